@@ -16,6 +16,7 @@ from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.optim.scheduler_conflicts import (
     find_missing_momentum,
+    find_unused_momentum,
     find_unused_rate,
 )
 from orchestrator.experiment.optim.stepping import find_stepping_problems, is_stepped
@@ -62,6 +63,7 @@ def find_optimizer_conflicts(
         if cls:
             yield from check_closure(cls, experiment)
         yield from find_unused_rate(optimization)
+        yield from find_unused_momentum(optimization)
         yield from find_missing_momentum(optimization)
     # A null scheduler may be one of a sweep's values.
     has_scheduler = any(optimization.scheduler for optimization in optimizations)

@@ -1,12 +1,15 @@
 """The values that a population changes during training, as in PBT."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from orchestrator.errors import Problem
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.make_hooks import PLAN_KEYS
 from orchestrator.experiment.make_task import find_task
 from orchestrator.experiment.optim.optimization import parse_optimizer_path
+from orchestrator.experiment.optim.scheduler_conflicts import find_overwritten_number
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
@@ -51,6 +54,7 @@ def check_mutation(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pro
             allowed = "name fields of hooks or optimizer numbers"
             yield Problem(path, f"'{name}' cannot change during training; {allowed}")
 
+    yield from _find_overwritten_numbers(sweep, experiment)
     if not list_mutated_paths(sweep) and not scheduler.mutate:
         others = [name for name in sweep.space if name.partition(".")[0] in restartable]
         hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
@@ -60,6 +64,16 @@ def check_mutation(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pro
         yield Problem(
             "sweep.trials", f"must be at least 2 with scheduler: pbt, got {count_trials(sweep)}"
         )
+
+
+def _find_overwritten_numbers(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
+    """Yield the problems of mutated numbers that a scheduler sets."""
+    optimizations = list_optimizations(experiment)
+    for path in list_mutated_paths(sweep):
+        name, key = parse_optimizer_path(path) or (None, "")
+        if name in optimizations:
+            for problem in find_overwritten_number(optimizations[name], key):
+                yield replace(problem, path=f"sweep.space.{path}")
 
 
 def _list_restartable_keys(experiment: Experiment) -> list[str]:

@@ -38,6 +38,30 @@ def test_wrong_argument_of_a_scheduler_is_refused(more: Mapping[str, Any], messa
     assert message in refusal(**more)
 
 
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+def test_momentum_that_the_scheduler_replaces_is_refused(kind: str) -> None:
+    """torch sets the momentum of such a scheduler from its first step on."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    built = torch.optim.SGD([parameter], lr=0.1, momentum=0.7)
+    getattr(lr_scheduler, kind)(built, **CYCLES[kind])
+    assert built.param_groups[0]["momentum"] != 0.7
+
+    scheduler = {"type": kind, **CYCLES[kind]}
+    message = rf"optimizer\.momentum: has no effect with {kind}, .*cycle_momentum=false"
+    with pytest.raises(ConfigError, match=message):
+        described(
+            optimizer={"type": "SGD", "momentum": 0.7}, scheduler=scheduler, steps=9, epochs=None
+        )
+
+    kept = {**scheduler, "cycle_momentum": False}
+    for optimizer, schedule in (
+        ({"type": "SGD", "momentum": 0.7}, kept),
+        ({"type": "SGD", "momentum": 0.7, "nesterov": True}, scheduler),
+    ):
+        made = described(optimizer=optimizer, scheduler=schedule, steps=9, epochs=None)
+        assert made.optimizer.arguments["momentum"] == 0.7
+
+
 def test_scheduler_replaces_the_default_rate() -> None:
     experiment = make_experiment(
         {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}

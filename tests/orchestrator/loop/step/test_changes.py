@@ -279,7 +279,7 @@ def test_changed_rate_scales_the_whole_schedule(scheduler: Any) -> None:
     for changes in ([], [change]):
         watch = Rates()
         hooks = {"param_scheduler": {"every": "1 step"}}
-        optimizer = {"type": "SGD", "lr": 0.1, "momentum": 0.9}
+        optimizer = {"type": "SGD", "lr": 0.1}
         loop, _ = made(
             changing(changes, scheduler=scheduler, hooks=hooks, optimizer=optimizer),
             more={"watch": watch},
