@@ -123,6 +123,20 @@ def find_leader(attempts: Sequence[Attempt]) -> str | None:
     return leader.trial if leader else None
 
 
+def measure_training_seconds(
+    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> float:
+    """Return the training time of a run in seconds: from the start of each attempt to the last of
+    its reports."""
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in reports if "time" in line}
+    durations = [
+        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
+        for attempt in attempts
+        if attempt.started and attempt.number in ends
+    ]
+    return sum(durations, start=0.0)
+
+
 def rank_folder(attempt: int, rank: int) -> str:
     """Return the folder of a rank's rows, in the run's folder."""
     return f"stats/attempt={attempt}/rank={rank}"

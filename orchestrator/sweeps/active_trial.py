@@ -4,25 +4,22 @@ This code runs in the driver, or under Tune in the trial's process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
 from typing import Any, Self
 
-from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.attempts import measure_training_seconds
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.statuses import Status
-from orchestrator.disk.timestamps import seconds_at
 from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.lifecycle import find_outcome
-from orchestrator.errors import ConfigError, HookyardError
+from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
 from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.metric_monitor import MetricMonitor
-from orchestrator.sweeps.search.search import NumberedValues
 
 
 class TrialState(Enum):
@@ -184,48 +181,6 @@ class ActiveTrial:
         return [report for report in reports if self._settings.has_metrics(report)]
 
 
-def measure_training_seconds(
-    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
-) -> float:
-    """Return the training time of a run in seconds: from the start of each attempt to the last of
-    its reports."""
-    ends = {line["attempt"]: seconds_at(line["time"]) for line in reports if "time" in line}
-    durations = [
-        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
-        for attempt in attempts
-        if attempt.started and attempt.number in ends
-    ]
-    return sum(durations, start=0.0)
-
-
 def list_training(trials: Iterable[ActiveTrial]) -> list[ActiveTrial]:
     """Return the trials that have not come to their end."""
     return [trial for trial in trials if trial.state is TrialState.TRAINING]
-
-
-@dataclass(frozen=True)
-class BegunTrials:
-    """Trials that have begun, and those that could not begin."""
-
-    trials: list[ActiveTrial] = field(default_factory=list)
-    refused: list[tuple[NumberedValues, ConfigError]] = field(default_factory=list)
-    """Trials that have failed, because their values are invalid together, and why."""
-
-
-def begin_trials(
-    members: Iterable[NumberedValues],
-    location: str,
-    source: ExperimentSource,
-    settings: SweepSettings,
-) -> BegunTrials:
-    """Begin or continue trials that share a training run, or a single one."""
-    begun = BegunTrials()
-    for member in members:
-        number = member["number"]
-        try:
-            trial = ActiveTrial.begin(location, number, source, settings, member["values"])
-        except ConfigError as error:
-            begun.refused.append((member, error))
-        else:
-            begun.trials.append(trial)
-    return begun

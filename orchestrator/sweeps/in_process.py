@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.in_process import InProcess
 from orchestrator.errors import MetricMissing, RunError
-from orchestrator.sweeps.active_trial import ActiveTrial, begin_trials, list_training
+from orchestrator.sweeps.active_trial import ActiveTrial, list_training
 from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
+from orchestrator.sweeps.begun_trials import begin_trials
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_members
 from orchestrator.sweeps.trial_group import (
@@ -61,15 +62,18 @@ class SequentialTrials:
                 for trial in list_training(trials):
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
-            self._handle_all(group.advance(), group)
+            events = group.advance()
+            while events:
+                events = self._handle_all(events, group)
 
-    def _handle_all(self, events: Sequence[TrialEvent], group: TrialGroup) -> None:
-        """Handle what has happened to trials. After a failure, the sweep may end."""
+    def _handle_all(self, events: Sequence[TrialEvent], group: TrialGroup) -> list[TrialEvent]:
+        """Handle what has happened to trials; return what happens then."""
+        following: list[TrialEvent] = []
         for event in events:
             trial = event.trial
             match event:
                 case TrialReported():
-                    self._stop_if_due(trial, group)
+                    following += self._stop_if_due(trial, group)
                 case TrialFailed():
                     self._record_failure(event, group)
                 case TrialEnded():
@@ -77,16 +81,18 @@ class SequentialTrials:
 
         has_failure = any(isinstance(event, TrialFailed) for event in events)
         if has_failure and self._sweep.end.is_due():
-            self._handle_all(group.close(), group)
+            following += group.close()
+        return following
 
-    def _stop_if_due(self, trial: ActiveTrial, group: TrialGroup) -> None:
+    def _stop_if_due(self, trial: ActiveTrial, group: TrialGroup) -> list[TrialEvent]:
         """Stop a trial at its report if there is a reason. If that fails, the trial has failed."""
         try:
             reason = self._find_reason_to_stop(trial)
             if reason:
                 group.stop(trial, reason)
         except Exception as error:
-            self._handle_all(group.fail(trial, error), group)
+            return group.fail(trial, error)
+        return []
 
     def _record_failure(self, failed: TrialFailed, group: TrialGroup) -> None:
         """Record the failure of a trial, without which the others continue. Raises RunError if no

@@ -80,9 +80,7 @@ def resume_with_lease(
         settings = _get_settings(folder, experiment, metadata)
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
         _check_grid(folder, settings, previous)
-        earlier_s = metadata.wall_s
-        if earlier_s is None:  # its driver died
-            earlier_s = compute_seconds_used(metadata, previous)
+        earlier_s = _measure_earlier_seconds(metadata, previous)
 
     if not list_remaining_trials(settings, previous):
         if metadata.status not in ("running", "interrupted"):
@@ -100,6 +98,14 @@ def resume_with_lease(
         changed = replace(metadata, sweep=summarize_settings(settings))
         folder.run_file.resume(changed, earlier_s)
     return run_trials(folder, experiment, previous, address, lease)
+
+
+def _measure_earlier_seconds(metadata: RunMetadata, previous: Mapping[int, TrialRecord]) -> float:
+    """Return the time of a sweep's earlier attempts in seconds; if its driver died, the trials'
+    reports tell it."""
+    if metadata.wall_s is not None:
+        return metadata.wall_s
+    return compute_seconds_used(metadata, previous)
 
 
 def _get_settings(

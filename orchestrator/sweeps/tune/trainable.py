@@ -23,8 +23,9 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.storage.strict_json import format_json, parse_json
-from orchestrator.sweeps.active_trial import ActiveTrial, begin_trials, list_training
+from orchestrator.sweeps.active_trial import ActiveTrial, list_training
 from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
+from orchestrator.sweeps.begun_trials import begin_trials
 from orchestrator.sweeps.search.search import TrialConfig, list_members, shares_training
 from orchestrator.sweeps.trial_group import TrialFailed, TrialGroup, TrialReported
 from orchestrator.sweeps.tune.trial_data import TRIAL

@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.new_run import create_run
-from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
-from orchestrator.sweeps.active_trial import (
-    ActiveTrial,
-    TrialState,
-    begin_trials,
-    measure_training_seconds,
-)
-from orchestrator.sweeps.search.search import NumberedValues
+from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 1, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
@@ -141,43 +132,3 @@ def test_the_task_and_hooks_are_taken_once(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sweep")
     assert trial.take_resolved() is not None
     assert trial.take_resolved() is None
-
-
-def test_trials_begin_without_those_whose_values_are_refused(tmp_path: Path) -> None:
-    create_run(tmp_path, "sweep", "name: sweep\n")
-    experiment = described(sweep=SWEEP)
-    assert experiment.sweep is not None
-    members: list[NumberedValues] = [
-        {"number": 0, "values": {"optimizer.lr": 0.1}},
-        {"number": 1, "values": {"hooks.speed.every": "never"}},
-        {"number": 2, "values": {"optimizer.lr": 0.2}},
-    ]
-    location = str(tmp_path / "sweep")
-    begun = begin_trials(members, location, experiment.source, experiment.sweep)
-    assert [trial.number for trial in begun.trials] == [0, 2]
-    ((refused, error),) = begun.refused
-    assert refused == members[1]
-    assert "hooks.speed" in str(error)
-    metadata = trial_folder(location, 1).read_metadata()
-    assert (metadata.status, metadata.error, metadata.is_user_error) == ("failed", str(error), True)
-
-
-def test_training_time_is_from_the_start_of_each_attempt_to_its_last_report() -> None:
-    """The clock was set back in attempt 2, and attempt 3 made no report."""
-    attempts = [
-        Attempt(0, started="2026-01-01T00:00:00Z"),
-        Attempt(1, started="2026-01-01T00:01:00Z"),
-        Attempt(2, started="2026-01-01T00:02:00Z"),
-        Attempt(3, started="2026-01-01T00:03:00Z"),
-        Attempt(4),
-    ]
-    reports = [
-        {"attempt": 0, "time": "2026-01-01T00:00:10Z"},
-        {"attempt": 0, "time": "2026-01-01T00:00:20Z"},
-        {"attempt": 1, "time": "2026-01-01T00:01:05Z"},
-        {"attempt": 2, "time": "2026-01-01T00:01:59Z"},
-        {"attempt": 4, "time": "2026-01-01T00:05:00Z"},
-        {"step": 7},
-    ]
-    assert measure_training_seconds(attempts, reports) == 20 + 5
-    assert measure_training_seconds([], []) == 0
