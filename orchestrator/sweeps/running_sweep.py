@@ -1,6 +1,6 @@
 """The events of a running sweep's trials, for its search, its stopping rules and its index."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hooks.loop_services import Display
@@ -9,13 +9,13 @@ from orchestrator.disk.statuses import Status
 from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, trial_number
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.alerts import Alerts
+from orchestrator.sweeps.feasibility import FeasibilityCheck
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.search.choice import make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules, describe_scheduler_stop
 from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.sweeps.sweep_progress import SweepProgress
-from orchestrator.tables.constraints import Constraints, read_measured_cells
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
 
@@ -62,10 +62,10 @@ class RunningSweep:
         """Numbers of the trials that have failed in this attempt of the sweep."""
         self._index = TrialIndex(folder, self.settings.objectives)
         self._progress = SweepProgress(display, self.settings, previous)
-        self._constraints = Constraints(self.settings.constraints)
+        self._feasibility = FeasibilityCheck(folder, self.settings)
         for number, trial in previous.items():
-            if trial.has_ended and self._constraints:
-                self._drop_infeasible(number, self._measure(trial))
+            if trial.has_ended and self._feasibility.check(trial).broken:
+                self._progress.drop(number)
 
     def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Register trials that start together, and show a line for each that is not active yet.
@@ -138,15 +138,11 @@ class RunningSweep:
 
         last = self._progress.find_last_report(number)
         outcome = self._progress.describe_best(number)
-        excesses: Sequence[float] = ()
-        if self._constraints:
-            trial = trial_folder(self.folder.location, number)
-            cells = self._measure(TrialRecord.read(trial, self.settings.objectives))
-            excesses = self._constraints.measure(cells)
-            broken = self._drop_infeasible(number, cells)
-            if broken:
-                outcome += f", infeasible: {broken}"
-        self.search.record_end(number, last, excesses)
+        feasibility = self._feasibility.check_folder(number)
+        if feasibility.broken:
+            self._progress.drop(number)
+            outcome += f", infeasible: {feasibility.broken}"
+        self.search.record_end(number, last, feasibility.excesses)
         self._show_and_index(number, values, outcome)
 
     def record_failure(
@@ -177,14 +173,3 @@ class RunningSweep:
     def _show_and_index(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
         self._progress.end(number, values, outcome)
         self._index.keep(trial_name(number))
-
-    def _measure(self, trial: TrialRecord) -> dict[str, Any]:
-        """Return what an ended trial measured, by column of the table of trials."""
-        return read_measured_cells(trial, self.folder, self.settings.objectives)
-
-    def _drop_infeasible(self, number: int, cells: Mapping[str, Any]) -> str | None:
-        """Return which constraints a trial breaks, and leave it out of the best value then."""
-        broken = self._constraints.describe_broken(cells)
-        if broken:
-            self._progress.drop(number)
-        return broken

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import Searcher
 
 from orchestrator.disk.run_folder import RunFolder
@@ -23,7 +22,7 @@ from orchestrator.sweeps.search.search import (
     list_members,
     shares_training,
 )
-from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
+from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult
 
 
 class _Unsaved:
@@ -41,10 +40,10 @@ class Stopper(_Unsaved, tune.Stopper):
         self._sweep = sweep
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        number = result[REPORTED]
-        if number is None:
+        told = TrialResult.read(result)
+        if told.reported is None:
             return False
-        reason = self._sweep.add_report(number, result[TRAINING_ITERATION], result, result[SECONDS])
+        reason = self._sweep.add_report(told.reported, told.count, result, told.seconds)
         # The scheduler stops one trial of a shared training run, because the others may continue.
         return reason is not None and not shares_training(result["config"][TRIAL])
 
@@ -93,8 +92,9 @@ class TrialEvents(_Unsaved, tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        failed = TrialResult.read(result).failed
         for member in self._list_members(trial):
-            if member["number"] in result[FAILED]:
+            if member["number"] in failed:
                 self._record_failure(member)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

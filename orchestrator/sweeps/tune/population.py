@@ -14,7 +14,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune_schedulers import Exploiting
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.mutation import mutate
-from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config
+from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult, make_tune_config
 from orchestrator.tables.trial_record import TrialRecord
 
 
@@ -66,7 +66,7 @@ class Population(Exploiting):
         self._history.append(
             trial=trial_name(trial.config[TRIAL]["number"]),
             source=trial_name(source.config[TRIAL]["number"]),
-            report=result[TRAINING_ITERATION],
+            report=TrialResult.read(result).count,
             epoch=result["epoch"],
             step=result["step"],
             score=score,

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
@@ -16,7 +15,7 @@ from orchestrator.private_api.ray_tune_schedulers import Bands, call_before_next
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.scores import Scores
 from orchestrator.sweeps.tune.population import Population
-from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL
+from orchestrator.sweeps.tune.trial_data import TrialResult
 from orchestrator.tables.trial_record import TrialRecord
 
 
@@ -52,9 +51,9 @@ class SingleStops(FIFOScheduler):
         self._reasons_to_stop = reasons_to_stop
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        number = result[REPORTED]
-        reason = self._reasons_to_stop.get(number)
-        if reason is not None:
+        number = TrialResult.read(result).reported
+        if number is not None and number in self._reasons_to_stop:
+            reason = self._reasons_to_stop[number]
             call_before_next_step(tune_controller, trial, "stop_early", number, reason)
         return str(TrialScheduler.CONTINUE)
 
@@ -77,12 +76,12 @@ class _HyperBand(Bands):
         super().on_trial_complete(tune_controller, trial, self._with_score(trial, result))
 
     def _with_score(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        # Tune passes an empty result if a trial ends without any.
-        if result.get(REPORTED) is None:
+        if not result:
+            return result  # of a trial that has ended without any
+        told = TrialResult.read(result)
+        if told.reported is None:
             return result
-        score = self._scores.add(
-            trial.config[TRIAL]["number"], result[TRAINING_ITERATION], result[self._metric_name]
-        )
+        score = self._scores.add(told.reported, told.count, result[self._metric_name])
         return {**result, self._metric_name: self._sign * score}
 
 

@@ -6,6 +6,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
 from orchestrator.sweeps.begun_trials import begin_trials
 from orchestrator.sweeps.search.search import TrialConfig, list_members, shares_training
 from orchestrator.sweeps.trial_group import TrialFailed, TrialGroup, TrialReported
-from orchestrator.sweeps.tune.trial_data import TRIAL
+from orchestrator.sweeps.tune.trial_data import TRIAL, TrialReport
 from orchestrator.sweeps.tune.trial_results import TrialResults
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
@@ -104,7 +105,7 @@ class Trial(tune.Trainable):
                         if self._results.is_due(event.trial):
                             return self._results.make_result(event.trial)
 
-        if not self._results.metrics:
+        if self._results.report is None:
             self._keep_earlier_report(self._group.trials)
         self._group = None
         return self._results.make_last_result()
@@ -186,9 +187,10 @@ class Trial(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""
         path = self._group.save() if self._group else self._checkpoint
+        report = self._results.report
         pointer = {
             "checkpoint": path,
-            "metrics": self._results.metrics,
+            "report": asdict(report) if report else None,
             "count_offset": self._count_offset,
         }
         Path(checkpoint_dir, _POINTER).write_text(format_json(pointer))
@@ -199,7 +201,7 @@ class Trial(tune.Trainable):
         self._shut_down()
         self._checkpoint = pointer["checkpoint"]
         self._count_offset = pointer["count_offset"]
-        self._results.metrics = pointer["metrics"]
+        self._results.report = TrialReport(**pointer["report"]) if pointer["report"] else None
 
     def cleanup(self) -> None:
         self._shut_down()

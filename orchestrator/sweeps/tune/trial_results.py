@@ -1,29 +1,26 @@
 """Results for Ray Tune of a trial, or of trials that share a training run. Used in the trial's
 process."""
 
-import math
 from typing import Any
-
-from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
 from orchestrator.sweeps.search.search import TrialConfig, shares_training
-from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS
+from orchestrator.sweeps.tune.trial_data import TrialReport, make_tune_result
 
 _COUNTERS = ("epoch", "step", "samples")
 """Counters that Tune gets besides the sweep's metrics. Tune keeps every result."""
 
 
 class TrialResults:
-    """Makes results for Tune. Each has the sweep's metrics, because Tune refuses one without."""
+    """Makes results for Tune."""
 
     def __init__(self, settings: SweepSettings, config: TrialConfig) -> None:
         self._settings = settings
         self._leader = config["number"]
         self._shares_training = shares_training(config)
-        self.metrics: dict[str, Any] = {}
-        """Metrics and counters of the last report; empty before any."""
+        self.report: TrialReport | None = None
+        """The last report; None before any."""
         self._failed: list[int] = []
         """Numbers of the trials that failed alone since the last result."""
 
@@ -35,9 +32,8 @@ class TrialResults:
             count: How many reports Tune counts for the trial, with this one.
         """
         report = trial.reports[-1]
-        self.metrics = {name: report[name] for name in (*_COUNTERS, *self._settings.metrics)}
-        self.metrics[SECONDS] = trial.training_s
-        self.metrics[TRAINING_ITERATION] = count
+        metrics = {name: report[name] for name in (*_COUNTERS, *self._settings.metrics)}
+        self.report = TrialReport(metrics, count, trial.training_s)
 
     def keep_failure(self, number: int) -> None:
         """Keep for the next result that a trial has failed, without which the others continue."""
@@ -53,13 +49,18 @@ class TrialResults:
         return self._make_result(trial.number, is_last=False)
 
     def make_last_result(self) -> dict[str, Any]:
-        """Make the result after which no trial trains. Its metrics are NaN if no trial has reported
-        any, because all were interrupted before."""
-        is_report = self.metrics and not self._shares_training
+        """Make the result after which no trial trains. There is no report if all trials were
+        interrupted before their first."""
+        is_report = self.report is not None and not self._shares_training
         return self._make_result(self._leader if is_report else None, is_last=True)
 
     def _make_result(self, reported: int | None, *, is_last: bool) -> dict[str, Any]:
-        missing = dict.fromkeys(self._settings.metrics, math.nan)
-        own = {REPORTED: reported, FAILED: self._failed, DONE: is_last}
+        result = make_tune_result(
+            self.report,
+            self._settings.metrics,
+            reported=reported,
+            failed=self._failed,
+            is_last=is_last,
+        )
         self._failed = []
-        return {**missing, **self.metrics, **own}
+        return result

@@ -1,5 +1,6 @@
 """Ray Tune's controller and trials, with what its schedulers read and call."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,17 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.tune.schedulers import make_scheduler
-from orchestrator.sweeps.tune.trial_data import make_tune_config
+from orchestrator.sweeps.tune.trial_data import TrialReport, make_tune_config, make_tune_result
 
 METRIC = "val/score"
+
+
+def make_result(
+    metrics: Mapping[str, Any], reported: int | None = 0, count: int = 1, failed: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return a result as the driver gets it."""
+    report = TrialReport(metrics, count, seconds=1.0)
+    return make_tune_result(report, [], reported=reported, failed=failed, is_last=False)
 
 
 class FakeTrial:

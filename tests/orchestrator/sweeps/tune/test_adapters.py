@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune.adapters import Stopper, TrialEvents
-from orchestrator.sweeps.tune.trial_data import (
-    FAILED,
-    REPORTED,
-    SECONDS,
-    TRIAL,
-    make_tune_config,
-)
+from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
+from tests.orchestrator.sweeps.tune.fakes import make_result
 
 
 @pytest.mark.parametrize(
@@ -53,7 +47,7 @@ def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
 ) -> None:
     trial = make_shared_trial(tmp_path)
     events = TrialEvents(running(tmp_path))
-    result = {REPORTED: 0, FAILED: [1], "val/accuracy": 0.5}
+    result = make_result({"val/accuracy": 0.5}, failed=[1])
     for _ in range(2):
         events.on_trial_result(0, [], trial, result)
     assert capsys.readouterr().err.count("failed: ") == 1
@@ -98,7 +92,7 @@ def test_tune_stops_a_trial_only_if_no_other_shares_its_training(
     stopper = Stopper(sweep)
     decisions = []
     for number, count in ((0, 1), (None, 1), (0, 2), (0, 3)):
-        report = {"val/accuracy": 0.5, REPORTED: number, TRAINING_ITERATION: count, SECONDS: 1.0}
-        decisions.append(stopper("id", {**report, "config": config}))
+        result = make_result({"val/accuracy": 0.5}, number, count)
+        decisions.append(stopper("id", {**result, "config": config}))
     assert decisions == [False, False, False, not followers]
     assert sweep.reasons_to_stop == {0: "max_reports: 3 reached"}

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.disk.run_folder import RunFolder
@@ -20,6 +19,7 @@ from tests.orchestrator.sweeps.tune.fakes import (
     METRIC,
     FakeController,
     FakeTrial,
+    make_result,
     make_sweep,
     start,
 )
@@ -27,8 +27,8 @@ from tests.orchestrator.sweeps.tune.fakes import (
 DECAY = "hooks.ema.decay"
 
 
-def make_result(score: float, epoch: int) -> dict[str, Any]:
-    return {METRIC: score, TRAINING_ITERATION: epoch, "epoch": epoch - 1, "step": 10 * epoch}
+def result_at(score: float, epoch: int) -> dict[str, Any]:
+    return make_result({METRIC: score, "epoch": epoch - 1, "step": 10 * epoch}, count=epoch)
 
 
 def read_exploits(folder: Path) -> list[Exploit]:
@@ -48,7 +48,7 @@ def train_epoch(
     """
     for number, trial in enumerate(controller.trials):
         score = math.inf if number == diverged else -measure_distance(trial)
-        decision = scheduler.on_trial_result(controller, trial, make_result(score, epoch))
+        decision = scheduler.on_trial_result(controller, trial, result_at(score, epoch))
         assert decision in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
         trial.status = Trial.PAUSED
     for trial in controller.trials:
@@ -107,10 +107,10 @@ def test_a_failed_trial_is_not_waited_for(reports: tuple[int, ...], tmp_path: Pa
 
     for trial, begun in zip(waiting, reports, strict=False):
         for count in range(begun + 1, next_comparison + 1):
-            decision = scheduler.on_trial_result(controller, trial, make_result(1 / count, count))
+            decision = scheduler.on_trial_result(controller, trial, result_at(1 / count, count))
         assert decision == TrialScheduler.PAUSE
         trial.status = Trial.PAUSED
-    scheduler.on_trial_result(controller, failing, make_result(1.0, 1))
+    scheduler.on_trial_result(controller, failing, result_at(1.0, 1))
     assert scheduler.choose_trial_to_run(controller) is None
     assert read_exploits(tmp_path) == []
 
@@ -133,7 +133,7 @@ def test_the_worst_trial_copies_the_best_and_multiplies_its_value(tmp_path: Path
 
     for epoch in range(1, 5):
         for score, trial in zip([3, 1, 4, 2], controller.trials, strict=True):
-            scheduler.on_trial_result(controller, trial, make_result(score, epoch))
+            scheduler.on_trial_result(controller, trial, result_at(score, epoch))
             trial.status = Trial.RUNNING
 
     exploits = read_exploits(tmp_path)

@@ -6,17 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.sweeps.tune.schedulers import SingleStops
-from orchestrator.sweeps.tune.trial_data import REPORTED
-from tests.orchestrator.sweeps.tune.fakes import METRIC, FakeTrial, make_sweep, start
-
-
-def make_result(score: float, count: int = 1) -> dict[str, Any]:
-    return {METRIC: score, TRAINING_ITERATION: count, REPORTED: 0}
-
+from tests.orchestrator.sweeps.tune.fakes import METRIC, FakeTrial, make_result, make_sweep, start
 
 # Single stops
 
@@ -30,7 +23,7 @@ def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
     )
     controller = SimpleNamespace(_tune_controller=tasks)
     decisions = [
-        scheduler.on_trial_result(controller, FakeTrial(0, {}), {REPORTED: number})
+        scheduler.on_trial_result(controller, FakeTrial(0, {}), make_result({}, number))
         for number in (0, 1, None)
     ]
     assert decisions == [TrialScheduler.CONTINUE] * 3
@@ -47,9 +40,9 @@ def test_a_trial_that_never_reported_does_not_spoil_the_score_of_its_repeats(
     settings = make_sweep(trials=2, repeats=2, scheduler=hyperband)
     controller, scheduler = start(settings, tmp_path)
     scheduler.on_trial_complete(
-        controller, controller.trials[0], {**make_result(math.nan), REPORTED: None}
+        controller, controller.trials[0], make_result({METRIC: math.nan}, None)
     )
-    assert scheduler._with_score(FakeTrial(1, {}), make_result(0.5))[METRIC] == 0.5
+    assert scheduler._with_score(FakeTrial(1, {}), make_result({METRIC: 0.5}, 1))[METRIC] == 0.5
 
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:
@@ -61,8 +54,8 @@ def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_pat
     paused.status = Trial.PAUSED
 
     decisions = [
-        scheduler.on_trial_result(controller, trial, make_result(1.0, 4))
-        for trial in controller.trials
+        scheduler.on_trial_result(controller, trial, make_result({METRIC: 1.0}, number, count=4))
+        for number, trial in enumerate(controller.trials)
     ]
     assert decisions == [TrialScheduler.PAUSE, TrialScheduler.PAUSE, TrialScheduler.STOP]
     assert [trial.status for trial in controller.trials] == [
@@ -99,7 +92,7 @@ def test_hyperband_cuts_each_bracket_to_its_better_half(tmp_path: Path) -> None:
         number = controller.trials.index(trial)
         while decision == TrialScheduler.CONTINUE:
             reports[number] += 1
-            result = make_result(number, reports[number])
+            result = make_result({METRIC: number}, number, reports[number])
             decision = scheduler.on_trial_result(controller, trial, result)
         trial.status = Trial.PAUSED
         if decision == TrialScheduler.STOP:

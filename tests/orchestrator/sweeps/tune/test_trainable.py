@@ -23,7 +23,7 @@ from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.adapters import Stopper, TrialEvents
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, TRIAL, make_tune_config
+from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult, make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 from tests.tasks import described
 
@@ -164,7 +164,7 @@ def test_a_restart_leaves_out_the_trial_that_failed_alone(
     alone.run_file.end("failed", error="a bug of a hook", is_user_error=True)
     engine: Any = trial._engine
     engine.run_indices = [0]
-    assert trial.step()[REPORTED] == 1
+    assert TrialResult.read(trial.step()).reported == 1
     assert [folder.name for folder in engine.folders] == ["trial-0001", "trial-0002"]
     assert alone.read_metadata().error == "a bug of a hook"
 
@@ -177,8 +177,8 @@ def test_the_driver_learns_at_the_first_report_which_trial_is_refused(
     trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config}, DyingEngine)
     engine: Any = trial._engine
     engine.run_indices = [0, 0]
-    results = [trial.step(), trial.step()]
-    assert [(result[REPORTED], result[FAILED]) for result in results] == [(0, [1]), (0, [])]
+    results = [TrialResult.read(trial.step()) for _ in range(2)]
+    assert [(result.reported, result.failed) for result in results] == [(0, [1]), (0, [])]
     assert trial_folder(str(tmp_path / "sweep"), 1).read_metadata().status == "failed"
 
 
@@ -195,10 +195,10 @@ def test_a_death_after_a_trial_has_stopped_fails_the_others_of_its_training(
     if not is_killed:
         engine.failure = RankFailed.from_error(0, 1, SystemExit(1))
     engine.run_indices = [0, 1] if is_recorded else [0]
-    assert trial.step()[REPORTED] == 0
+    assert TrialResult.read(trial.step()).reported == 0
     trial.stop_early(0, "val/loss 0.5 reached the target 0.5")
     if is_recorded:
-        assert trial.step()[REPORTED] == 1
+        assert TrialResult.read(trial.step()).reported == 1
     with pytest.raises((RankFailed, PermanentFailure)):
         trial.step()
     records = [trial_folder(str(tmp_path / "sweep"), number).read_metadata() for number in range(2)]
@@ -217,18 +217,18 @@ def test_a_trial_without_the_metric_does_not_fail_those_that_have_reported_it(
     engine: Any = trial._engine
     engine.run_indices = [0, 1]
     engine.index_without_metric = 1
-    assert trial.step()[REPORTED] == 0
+    assert TrialResult.read(trial.step()).reported == 0
 
     monkeypatch.setattr(engine, "begin", lambda *_: engine.run_indices.extend([0]))
-    result = trial.step()
-    assert (result[REPORTED], result[FAILED]) == (0, [1])
+    result = TrialResult.read(trial.step())
+    assert (result.reported, result.failed) == (0, [1])
     records = [trial_folder(str(tmp_path / "sweep"), number).read_metadata() for number in range(3)]
     assert [record.status for record in records] == ["running", "failed", "running"]
     assert records[1].metric_missing
 
 
 def restore_pointer(trial: Trial, folder: Path, checkpoint: str) -> None:
-    pointer = {"checkpoint": checkpoint, "metrics": {}, "count_offset": 0}
+    pointer = {"checkpoint": checkpoint, "report": None, "count_offset": 0}
     (folder / "checkpoint.json").write_text(format_json(pointer))
     trial.load_checkpoint(str(folder))
 

@@ -8,7 +8,7 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.sweeps.active_trial import TrialState
 from orchestrator.sweeps.search.search import make_trial_config
-from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS
+from orchestrator.sweeps.tune.trial_data import TrialResult
 from orchestrator.sweeps.tune.trial_results import TrialResults
 from tests.orchestrator.sweeps.tune.fakes import METRIC, make_sweep
 
@@ -32,10 +32,11 @@ def test_the_results_of_a_single_trial_are_its_reports() -> None:
     assert results.is_due(make_trial(3))
     assert not results.is_due(make_trial(3, TrialState.ENDING))
     results.keep_report(make_trial(3), count=2)
-    metrics = {**METRICS, SECONDS: 12.5, TRAINING_ITERATION: 2}
-    expected = {**metrics, REPORTED: 3, FAILED: []}
-    assert results.make_result(make_trial(3)) == {**expected, DONE: False}
-    assert results.make_last_result() == {**expected, DONE: True}
+    made = [results.make_result(make_trial(3)), results.make_last_result()]
+    for result in made:
+        assert {name: result[name] for name in METRICS} == METRICS
+        assert TrialResult.read(result) == TrialResult(3, count=2, seconds=12.5, failed=[])
+    assert [result[DONE] for result in made] == [False, True]
 
 
 def test_a_shared_result_names_who_has_reported_and_once_who_has_failed() -> None:
@@ -49,13 +50,17 @@ def test_a_shared_result_names_who_has_reported_and_once_who_has_failed() -> Non
         results.make_result(make_trial(6)),
         results.make_last_result(),
     ]
-    assert [result[REPORTED] for result in made] == [3, 6, None]
-    assert [result[FAILED] for result in made] == [[5, 4], [], []]
+    told = [TrialResult.read(result) for result in made]
+    assert [result.reported for result in told] == [3, 6, None]
+    assert [result.failed for result in told] == [[5, 4], [], []]
     assert [result[DONE] for result in made] == [False, False, True]
 
 
 def test_the_last_result_has_the_metrics_though_none_was_reported() -> None:
-    """The driver tells by `REPORTED` that it is no report, also of a single trial."""
+    """Also the last one of a single trial is no report then. Tune itself counts it."""
     result = make_results().make_last_result()
-    assert math.isnan(result.pop(METRIC))
-    assert result == {DONE: True, REPORTED: None, FAILED: []}
+    assert math.isnan(result[METRIC])
+    assert result[DONE]
+    assert TRAINING_ITERATION not in result
+    counted = {**result, TRAINING_ITERATION: 1}
+    assert TrialResult.read(counted) == TrialResult(None, count=1, seconds=0, failed=[])

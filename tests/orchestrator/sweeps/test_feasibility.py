@@ -1,0 +1,49 @@
+"""Whether an ended trial keeps its sweep's constraints, by its record and by its folder."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_folder
+from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.sweeps.feasibility import Feasibility, FeasibilityCheck
+from orchestrator.tables.trial_record import TrialRecord
+
+OBJECTIVES = [("val/accuracy", "max")]
+
+
+def make_check(folder: Path, constraints: dict[str, str]) -> FeasibilityCheck:
+    space = {"optimizer.lr": {"uniform": [0.0, 1.0]}}
+    settings = {"metric": "val/accuracy", "space": space, "constraints": constraints}
+    return FeasibilityCheck(RunFolder(folder), SweepSettings.model_validate(settings))
+
+
+def write_trial(folder: Path) -> None:
+    trial = trial_folder(str(folder), 0)
+    trial.begin("name: line\n")
+    trial.begin_attempt()
+    trial.append_report(
+        {"attempt": 0, "iteration": 4, "epoch": 0, "val/accuracy": 0.9, "val/loss": 0.75}
+    )
+    trial.run_file.end("finished")
+
+
+@pytest.mark.parametrize(
+    ("limit", "excess", "broken"),
+    [("<= 0.5", 0.25, "val/loss is 0.75, not <= 0.5"), ("<= 1", -0.25, None)],
+)
+def test_excess_and_broken_constraints_of_a_trial(
+    tmp_path: Path, limit: str, excess: float, broken: str | None
+) -> None:
+    write_trial(tmp_path)
+    check = make_check(tmp_path, {"val/loss": limit})
+    record = TrialRecord.read(trial_folder(str(tmp_path), 0), OBJECTIVES)
+    expected = Feasibility([excess], broken)
+    assert check.check(record) == expected
+    assert check.check_folder(0) == expected
+
+
+def test_nothing_is_read_without_constraints(tmp_path: Path) -> None:
+    """Trial 0 has no folder."""
+    assert make_check(tmp_path, {}).check_folder(0) == Feasibility()
