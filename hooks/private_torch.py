@@ -106,6 +106,15 @@ def inner_schedulers(scheduler: Any) -> Iterable[Any]:
 
 
 def end_processes(loader: Any) -> None:
-    """End the processes of a DataLoader with `persistent_workers`, which starts new ones for the
-    next batches."""
+    """End the processes of a DataLoader that keeps them. It starts new ones for the next batches.
+
+    They end at once. If the traceback of an error refers to the loader, the garbage collector would
+    only delete it later, and wait five seconds for each process.
+    """
+    iterator = getattr(loader, "_iterator", None)
+    if iterator is None:
+        return
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()
     loader._iterator = None

@@ -29,6 +29,9 @@ NAMES = {
     "torch.nn:Module _compiled_call_impl": "compiling a module in place",
     "torch.nn.parallel:DistributedDataParallel _check_reducer_finalized": "layers that a batch does not use",
     "torch.utils.data:DataLoader _iterator": "DataLoader workers that start anew for another epoch",
+    "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter._shutdown_workers": (
+        "DataLoader workers that end with a run"
+    ),
     "torch:Tensor._version": "values of a task that have changed, without reading them from a device",
     "torch._dynamo:": "what every optimizer imports as it is made",
     "torch.optim.lr_scheduler:SequentialLR _schedulers": "learning rates that change while a run goes on",

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hooks.private_torch import end_processes
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -83,6 +84,8 @@ class PhaseData(ABC):
         """
 
     def close(self) -> None:
+        """Release the loader, and end its processes."""
+        end_processes(self.loader)
         self.loader = None
 
     @abstractmethod

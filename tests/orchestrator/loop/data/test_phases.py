@@ -147,3 +147,12 @@ def test_processes_of_loaders_end_with_the_run() -> None:
     assert len(set(multiprocessing.active_children()) - before) == 2
     assert list(reports) == []
     assert set(multiprocessing.active_children()) <= before
+
+
+def test_processes_of_loaders_end_with_a_run_that_fails() -> None:
+    before = set(multiprocessing.active_children())
+    settings = experiment(epochs=1, loader={"num_workers": 1})
+    with pytest.raises(ArithmeticError, match="on purpose") as caught:
+        list(Loop(Points(fails=True), settings, {}).run())
+    assert set(multiprocessing.active_children()) <= before
+    assert caught.tb is not None, "the traceback refers to the loader's iterator"
