@@ -58,11 +58,11 @@ test: setup ## lint, types and tests: what must pass
 test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
 	$(BIN)/pytest -m ray tests/ray
 
-test-orchestrator: setup ## the tests of orchestrator/ that start no Ray, but for the folders with c
-	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu' tests/orchestrator --ignore-glob='tests/orchestrator/c*'
+test-orchestrator: setup ## the tests of orchestrator/ that start no Ray, but for the folders with c and d
+	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu' tests/orchestrator --ignore-glob='tests/orchestrator/[cd]*'
 
 test-rest: setup ## all others that start no Ray: about as long as the former
-	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu and not originals' --ignore-glob='tests/orchestrator/[!c]*'
+	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu and not originals' --ignore-glob='tests/orchestrator/[!cd]*'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
