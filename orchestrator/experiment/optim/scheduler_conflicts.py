@@ -1,6 +1,6 @@
 """Conflicts between an optimizer and its schedulers, which set its rate and may set its momentum."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import Problem
@@ -13,38 +13,45 @@ from orchestrator.experiment.optim.scheduler import RATES
 _MOMENTA = {"momentum", "betas"}
 """Numbers of optimizers that a scheduler varies as their momentum; of `betas` the first."""
 
+_RATE_KEYS = ("lr", "lr_scale", "layer_decay")
+"""Keys of an optimizer or a group that set its learning rate."""
+
 
 def find_unused_rate(optimization: Optimization) -> Iterator[Problem]:
-    """Yield a problem if an optimizer's rate has no effect, as all its schedulers set the rate."""
-    optimizer = optimization.optimizer
-    if "lr" not in optimizer.arguments or optimizer.type in ("", FROM_TASK):
-        return
+    """Yield a problem for each rate of an optimizer or of its groups that has no effect, as all its
+    schedulers set the rate."""
     kinds = [
         entry.type
         for entry in optimization.schedulers.values()
         if RATES.get(entry.type) in entry.arguments
     ]
-    if kinds and len(kinds) == len(optimization.schedulers):
-        message = f"has no effect with {kinds[0]}, whose {RATES[kinds[0]]} sets the learning rate"
-        path = f"{optimization.path}.lr"
-        yield Problem(path, message, suggestion=f"{path}=null removes it")
+    if not kinds or len(kinds) < len(optimization.schedulers):
+        return
+    rate = RATES[kinds[0]]
+    message = f"has no effect with {kinds[0]}, whose {rate} sets the learning rate"
+    for path, settings in _list_settings(optimization):
+        for key in _RATE_KEYS:
+            if key not in settings:
+                continue
+            hint = f"{path}.{key}=null removes it"
+            if path != optimization.path:
+                hint = f"remove it; without {rate}, each group has a rate of its own"
+            yield Problem(f"{path}.{key}", message, suggestion=hint)
 
 
 def find_unused_momentum(optimization: Optimization) -> Iterator[Problem]:
     """Yield a problem for each scheduler that varies the momentum between bounds of its own, so that
-    the optimizer's momentum has no effect."""
-    optimizer = optimization.optimizer
-    if "momentum" not in optimizer.arguments or optimizer.type in ("", FROM_TASK):
-        return
-    # torch builds no Nesterov momentum without one.
-    if optimizer.arguments.get("nesterov"):
-        return
-    for path, entry in _list_momentum_cycles(optimization):
-        yield Problem(
-            f"{optimization.path}.momentum",
-            f"has no effect with {entry.type}, which varies the momentum",
-            suggestion=f"remove it, or set {path}.cycle_momentum=false",
-        )
+    the momentum of the optimizer or of a group has no effect."""
+    for path, settings in _list_settings(optimization):
+        # torch builds no Nesterov momentum without one.
+        if "momentum" not in settings or settings.get("nesterov"):
+            continue
+        for scheduler, entry in _list_momentum_cycles(optimization):
+            yield Problem(
+                f"{path}.momentum",
+                f"has no effect with {entry.type}, which varies the momentum",
+                suggestion=f"remove it, or set {scheduler}.cycle_momentum=false",
+            )
 
 
 def find_missing_momentum(optimization: Optimization) -> Iterator[Problem]:
@@ -71,6 +78,19 @@ def find_overwritten_number(optimization: Optimization, key: str) -> Iterator[Pr
             f"cannot change, because {entry.type} sets the momentum",
             suggestion=f"set {path}.cycle_momentum=false",
         )
+
+
+def _list_settings(optimization: Optimization) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and the settings of an optimizer, and of each of its groups, unless its task
+    makes it."""
+    if optimization.optimizer.type in ("", FROM_TASK):
+        return
+    yield optimization.path, optimization.arguments
+    groups = optimization.groups
+    for index, group in enumerate(groups if isinstance(groups, list) else ()):
+        if isinstance(group, Mapping):
+            written = {key: value for key, value in group.items() if value is not None}
+            yield f"{optimization.path}.groups.{index}", written
 
 
 def _list_momentum_cycles(optimization: Optimization) -> Iterator[tuple[str, Component]]:

@@ -62,6 +62,31 @@ def test_momentum_that_the_scheduler_replaces_is_refused(kind: str) -> None:
         assert made.optimizer.arguments["momentum"] == 0.7
 
 
+@pytest.mark.parametrize("key", ["lr", "lr_scale", "layer_decay", "momentum"])
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+def test_rate_and_momentum_of_a_group_that_the_scheduler_replaces_are_refused(
+    kind: str, key: str
+) -> None:
+    """torch gives all groups one `max_lr`, and one highest momentum."""
+    groups = [{"match": "*bias", key: 0.5}]
+    message = rf"optimizer\.groups\.0\.{key}: has no effect with {kind}"
+    scheduler = {"type": kind, **CYCLES[kind]}
+    with pytest.raises(ConfigError, match=message):
+        described(
+            optimizer={"type": "SGD", "groups": groups}, scheduler=scheduler, steps=9, epochs=None
+        )
+
+    own_rates = {**scheduler, "cycle_momentum": False}
+    del own_rates["max_lr" if kind == "OneCycleLR" else "base_lr"]
+    made = described(
+        optimizer={"type": "SGD", "lr": 0.1, "groups": groups},
+        scheduler=own_rates,
+        steps=9,
+        epochs=None,
+    )
+    assert made.optimizer.arguments["groups"] == groups
+
+
 def test_scheduler_replaces_the_default_rate() -> None:
     experiment = make_experiment(
         {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}

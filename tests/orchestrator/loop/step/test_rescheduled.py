@@ -98,7 +98,7 @@ class Rates(Hook):
 
 def raw(make: Callable[[Optimizer], Any], every: str) -> list[Numbers]:
     """Rate and momentum of each step of a plain loop."""
-    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9)
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9, nesterov=True)
     seen = []
     scheduler = make(optimizer)
     for step in range(1, STEPS * EPOCHS + 1):
@@ -118,7 +118,7 @@ def loop_of(
     hooks: dict[str, Any] = {**quiet, "checkpoint": checkpoint, **fields.pop("hooks", {})}
     if every is not None:
         hooks["param_scheduler"] = {"every": every} if fields.get("scheduler") else {}
-    optimizer = {"type": "SGD", "lr": 0.5, "momentum": 0.9}
+    optimizer = {"type": "SGD", "lr": 0.5, "momentum": 0.9, "nesterov": True}
     resolved = resolve(
         described(**{"epochs": EPOCHS, "optimizer": optimizer, "hooks": hooks, **fields}).source
     )
