@@ -13,11 +13,13 @@ from orchestrator.experiment.read_sections import make_sections
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import choose_context, leaves_open
+from orchestrator.experiment.sweep.space import choose_context, leaves_open, sort_outer_first
 from orchestrator.experiment.yaml.dotted_paths import is_within, join, with_value
 
 MAX_CHECKED_VALUES = 5_000
 """Values of a space to check before the first trial."""
+_MAX_TRIED_VALUES = 20
+"""Values of other paths with which a problem is looked for again."""
 _INTEGER_KINDS = {"uniform": "randint", "loguniform": "lograndint"}
 """Ranges of integers, by the ranges of numbers to replace with them."""
 
@@ -70,10 +72,13 @@ class _ValueCheck:
         reported: set[tuple[str, str]] = set()
         for value in self._space[name].list_candidates():
             others = [other for other in outside if _is_sampled_with(other, name, value)]
-            for problem in self._find_problems_with(name, value, context):
+            values = {**context, name: value}
+            for problem in self._find_problems_with(name, values):
                 message = make_relative_message(name, problem)
                 mistake = problem.path, problem.code or message
-                if problem in known or mistake in reported or _is_about(problem.path, others):
+                if problem in known or mistake in reported:
+                    continue
+                if self._may_vanish(problem, name, values, others):
                     continue
                 reported.add(mistake)
                 message, hint = _explain(problem, message, self._space[name])
@@ -87,11 +92,30 @@ class _ValueCheck:
             self._problems_without[key] = problems
         return self._problems_without[key]
 
-    def _find_problems_with(
-        self, name: str, value: Any, context: Mapping[str, Any]
-    ) -> list[Problem]:
+    def _may_vanish(
+        self, problem: Problem, name: str, values: Mapping[str, Any], others: Sequence[str]
+    ) -> bool:
+        """Return whether a problem of a value may come from other swept paths, which have no value
+        yet: it is not there with some of their values."""
+        candidates = {
+            other: self._space[other].list_candidates()
+            for other in sort_outer_first(self._space)
+            if other in others and _is_about(problem.path, other)
+        }
+        if not candidates:
+            return False
+        longest = max(len(choices) for choices in candidates.values())
+        for position in range(min(longest, _MAX_TRIED_VALUES)):
+            chosen = {
+                other: choices[min(position, len(choices) - 1)]
+                for other, choices in candidates.items()
+            }
+            if problem not in self._find_problems_with(name, {**values, **chosen}):
+                return True
+        return False
+
+    def _find_problems_with(self, name: str, values: Mapping[str, Any]) -> list[Problem]:
         problems: list[Problem] = []
-        values = {**context, name: value}
         resolved = collect_problems(problems, _build_experiment_with, values, self._data)
         if resolved and self._visit:
             self._visit(name, resolved)
@@ -125,9 +149,9 @@ def _is_sampled_with(path: str, name: str, value: Any) -> bool:
     return not path.startswith(f"{name}.") or leaves_open(path, name, value)
 
 
-def _is_about(path: str, others: Sequence[str]) -> bool:
-    """Return whether a problem is at, above or below one of the paths."""
-    return any(is_within(path, other) or is_within(other, path) for other in others)
+def _is_about(path: str, other: str) -> bool:
+    """Return whether a problem's path is at, above or below another one."""
+    return is_within(path, other) or is_within(other, path)
 
 
 def _build_experiment_with(

@@ -448,6 +448,29 @@ def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
     assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 5)
 
 
+def test_a_swept_sibling_hides_no_problem_of_a_value(file: Path) -> None:
+    """torch refuses the rate whatever the weight decay is, and reports it for the whole optimizer."""
+    lr = {"optimizer.lr": {"choice": [0.1, -1.0]}}
+    decay = {"optimizer.weight_decay": {"choice": [0.0, 0.1]}}
+    assert refused(lr) == refused({**lr, **decay}) == refused({**decay, **lr})
+    [problem] = refused(lr)
+    assert problem.startswith("sweep.space.optimizer.lr: ")
+    assert "Invalid learning rate: -1.0" in problem
+
+    [repeated] = refused(LR, repeats={"optimizer.momentum": [0.1, -1.0]})
+    assert repeated.startswith("sweep.repeats.optimizer.momentum: ")
+
+
+def test_a_value_that_fits_only_some_values_of_another_path_is_left_to_the_trial(
+    file: Path,
+) -> None:
+    file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
+    other = file.parent / "sweep.yaml"
+    space = "{hooks.band.low: {choice: [0, 5]}, hooks.band.high: {choice: [1, 6, 2]}}"
+    other.write_text(f"base: line.yaml\nsweep:\n  metric: val/loss\n  space: {space}\n")
+    assert load_experiment(other).sweep is not None
+
+
 def test_override_of_a_swept_path_has_no_effect(file: Path) -> None:
     other = file.parent / "sweep.yaml"
     other.write_text(
