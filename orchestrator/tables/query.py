@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_EXACT_VALUES = 2**24
 """Maximum number of values for exact quantiles. More are sampled at random, down to about this
 number."""
+_KEYS = ("rank", "epoch", "iteration")
+"""Columns that tell the rows of a run apart."""
 TRAINING = "phase = 'train'"
 
 
@@ -126,11 +128,15 @@ class Rows:
         groups = (
             f'select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1'
         )
-        keys = [name for name in ("rank", "epoch", "iteration") if name in self.columns]
+        numbered = "rows"
+        key = ", ".join(_KEYS)
+        if not {*_KEYS} <= {*self.columns}:
+            numbered = '(select *, row_number() over () as "(row)" from rows)'
+            key = '"(row)"'
         return self.query(
-            f"with groups as ({groups}) select {columns} from rows"
+            f"with groups as ({groups}) select {columns} from {numbered}"
             f' join groups on {by} = "(group)"'
-            f' where ({where}) and hash({", ".join(keys)}) % "(every)" = 0'
+            f' where ({where}) and hash({key}) % "(every)" = 0'
         )
 
     @cached_property

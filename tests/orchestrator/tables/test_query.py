@@ -76,7 +76,7 @@ def test_quantiles_of_infinite_numbers_are_among_them() -> None:
     assert quantiles.to_dict("list") == {"a": [1.0, inf], "b": [inf, inf], "c": [2.0, inf]}
 
 
-@pytest.mark.parametrize("keys", [["rank", "iteration"], ["rank", "epoch", "iteration"]])
+@pytest.mark.parametrize("keys", [["rank"], ["rank", "iteration"], ["rank", "epoch", "iteration"]])
 def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(
     monkeypatch: pytest.MonkeyPatch, keys: list[str]
 ) -> None:
@@ -95,6 +95,8 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(
     medians = rows.medians({"s": "step_s"}, "rank")["s"]
     assert medians[0] == pytest.approx(0.5, abs=0.03)
     assert medians[1] == table["step_s"][:50].median()
+    alone = Rows.wrap(table[["step_s"]])
+    assert alone.quantiles({"s": "step_s"}, [0.5])["s"].tolist() == pytest.approx([0.5], abs=0.02)
 
 
 def test_query_errors_show_their_place() -> None:
