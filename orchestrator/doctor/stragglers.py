@@ -1,9 +1,9 @@
 """Stragglers: ranks for which the others wait."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,18 @@ MIN_RATIO_TO_OTHERS = 4.0
 MIN_SYNCS = 16
 """Smallest number of syncs for a finding."""
 N_WARM_UP_SYNCS = 2
-"""Number of first syncs that are never stalls: they load libraries and allocate buffers."""
+"""Number of first syncs that never count as stalls: they load libraries and allocate buffers."""
+_SPREADS = 4
+"""A delay must exceed this many times the spread of the other ranks' delays, which differ too."""
+_MEDIAN_TO_MEAN_ERROR = 1.25
+"""Standard error of a median by that of a mean, for normal noise."""
+_MAD_TO_DEVIATION = 1.48
+"""Standard deviation by the median absolute deviation, for normal noise."""
+_STALL_DEVIATIONS = 6
+"""Standard deviations beyond the usual delay from which a delay is a stall."""
+
+Pattern = Literal["chronic", "drifting"]
+"""Whether a rank is always slow, or becomes slow."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,44 @@ class _Delays:
         return np.concatenate(excesses)
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """The delays of each rank in each span."""
+
+    syncs: GradientSyncs
+    delays: Mapping[str, _Delays]
+    """Delays by span."""
+    certain_delays: Mapping[str, _Delays]
+    """Delays by span, summed over that span and all spans that more certainly are own work."""
+
+    @classmethod
+    def make(cls, syncs: GradientSyncs) -> Self:
+        """Compare each rank with the others.
+
+        A rank that waits in one span for a rank that is slow in another is behind in the first and
+        ahead in the second. So its lead in certain work is subtracted from a delay that may be
+        waiting.
+        """
+        own_spans = [span for span in syncs.local if span not in MAY_WAIT]
+        certain_work = syncs.sum_spans(own_spans)
+        certain_delays = dict.fromkeys(own_spans, _compare(certain_work))
+        for span in MAY_WAIT:
+            if span in syncs.local:
+                certain_work = certain_work + syncs.local[span]
+                certain_delays[span] = _compare(certain_work)
+        delays = {span: _compare(seconds) for span, seconds in syncs.local.items()}
+        return cls(syncs, delays, certain_delays)
+
+    @property
+    def own_spans(self) -> list[str]:
+        """Spans that are own work for certain."""
+        return [span for span in self.delays if span not in MAY_WAIT]
+
+
+def _compare(seconds: Floats) -> _Delays:
+    return _Delays(subtract_median_of_others(seconds))
+
+
 def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
     """Return a finding for each rank that delays the others: always, increasingly, or by stalls.
 
@@ -65,111 +114,116 @@ def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> 
     """
     if len(syncs.ranks) < 2 or len(syncs.iterations) < MIN_SYNCS:
         return []
-    delays = {span: _compare(seconds) for span, seconds in syncs.local.items()}
-    certain_delays = _compute_certain_delays(syncs)
-    slow_ranks = [
-        *_find_sustained(syncs, delays, certain_delays),
-        *_find_stalls(syncs, delays, certain_delays),
-    ]
+    comparison = _Comparison.make(syncs)
+    slow_ranks = [*_find_sustained(comparison), *_find_stalls(comparison)]
     if not slow_ranks:
         return []
     return make_findings(syncs, slow_ranks, costs)
 
 
-def _compare(seconds: Floats) -> _Delays:
-    return _Delays(subtract_median_of_others(seconds))
+# Ranks that are slow for long
 
 
-def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, _Delays]:
-    """Return each rank's delay by span, summed over that span and all spans that more certainly are
-    own work.
-
-    A rank that waits in one span for a rank that is slow in another is behind in the first and
-    ahead in the second. So its lead in certain work is subtracted from a delay that may be waiting.
-    """
-    own_spans = [span for span in syncs.local if span not in MAY_WAIT]
-    certain_work = syncs.sum_spans(own_spans)
-    delays = dict.fromkeys(own_spans, _compare(certain_work))
-    for span in MAY_WAIT:
-        if span in syncs.local:
-            certain_work = certain_work + syncs.local[span]
-            delays[span] = _compare(certain_work)
-    return delays
-
-
-def _find_sustained(
-    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
-) -> Iterator[SlowRank]:
+def _find_sustained(comparison: _Comparison) -> Iterator[SlowRank]:
     """Yield each rank that is slow for long, either in one span or slightly in all of its own
     work."""
-    tests = 2 * len(syncs.ranks) * (len(delays) + 1)
+    syncs = comparison.syncs
+    tests = 2 * len(syncs.ranks) * (len(comparison.delays) + 1)
     n_errors = compute_significance_threshold(tests, len(compute_block_medians(syncs.step)))
-    levels = {span: np.median(delay.seconds, axis=0) for span, delay in delays.items()}
-    own_spans = [span for span in delays if span not in MAY_WAIT]
 
     slowest: dict[int, SlowRank] = {}
-    for spans, compared in _list_compared_delays(syncs, delays, own_spans):
-        trusted_span = spans[0] if spans[0] in MAY_WAIT else own_spans[0]
-        trusted_levels = certain_delays[trusted_span].levels
-        for column, pattern in _find_slow_ranks(syncs, n_errors, compared.levels, trusted_levels):
-            delay_s = float(np.mean(compared.levels[:, column]))
+    for spans, delays in _list_compared_delays(comparison):
+        certain_span = spans[0] if spans[0] in MAY_WAIT else comparison.own_spans[0]
+        certain_levels = comparison.certain_delays[certain_span].levels
+        for column, pattern in _find_slow_ranks(syncs, n_errors, delays.levels, certain_levels):
+            delay_s = float(np.mean(delays.levels[:, column]))
             known_s = slowest[column].delay_s if column in slowest else 0.0
             if delay_s >= MIN_SHARE / 2 * syncs.step_s and delay_s > known_s:
-                own_levels = {span: float(levels[span][column]) for span in spans}
-                longest_span = max(own_levels, key=own_levels.__getitem__)
-                slowest[column] = SlowRank(pattern, column, longest_span, delay_s)
+                span = _find_longest_span(comparison, spans, column, pattern)
+                slowest[column] = SlowRank(pattern, column, span, delay_s)
     yield from slowest.values()
 
 
-def _list_compared_delays(
-    syncs: GradientSyncs, delays: dict[str, _Delays], own_spans: list[str]
-) -> Iterator[tuple[list[str], _Delays]]:
+def _list_compared_delays(comparison: _Comparison) -> Iterator[tuple[list[str], _Delays]]:
     """Yield the delays in each span, and those in all own work together."""
-    for span, delay in delays.items():
-        yield [span], delay
+    for span, delays in comparison.delays.items():
+        yield [span], delays
+    own_spans = comparison.own_spans
     if len(own_spans) > 1:
         # Times have long tails, so the median of a sum exceeds the sum of the medians.
-        yield own_spans, _compare(syncs.sum_spans(own_spans))
+        yield own_spans, _compare(comparison.syncs.sum_spans(own_spans))
+
+
+def _find_longest_span(
+    comparison: _Comparison, spans: Sequence[str], column: int, pattern: Pattern
+) -> str:
+    """Return the span in which a rank is slowest: over the whole run, or if it drifts, in the last
+    quarter."""
+
+    def measure(span: str) -> float:
+        delays = comparison.delays[span]
+        if pattern == "drifting":
+            return float(_take_last_quarter(delays.levels)[column])
+        return float(np.median(delays.seconds[:, column]))
+
+    return max(spans, key=measure)
+
+
+def _take_last_quarter(levels: Floats) -> Floats:
+    """Return the median of each rank's delays in the last quarter of the blocks."""
+    level: Floats = np.median(levels[-_count_quarter(levels) :], axis=0)
+    return level
+
+
+def _count_quarter(levels: Floats) -> int:
+    return max(1, len(levels) // 4)
 
 
 def _find_slow_ranks(
-    syncs: GradientSyncs, n_errors: float, blocks: Floats, certain_delays: Floats
-) -> Iterator[tuple[int, Literal["chronic", "drifting"]]]:
+    syncs: GradientSyncs, n_errors: float, levels: Floats, certain_levels: Floats
+) -> Iterator[tuple[int, Pattern]]:
     """Yield the column and the pattern of each rank that is slow for long, from its delays per
     block.
 
     A delay is significant if it exceeds `n_errors` times its standard error.
     """
-    level = np.median(blocks, axis=0)
-    quarter = max(1, len(blocks) // 4)
-    last = np.median(blocks[-quarter:], axis=0)
-    change = last - np.median(blocks[:quarter], axis=0)
-    least_s = MIN_SHARE * syncs.step_s
-    # A delay must also be larger than the differences between other ranks.
-    spread = 4 * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf
+    level = np.median(levels, axis=0)
+    last = _take_last_quarter(levels)
+    first = np.median(levels[: _count_quarter(levels)], axis=0)
+    change = last - first
+    spread = _SPREADS * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf
+    min_delay_s = MIN_SHARE * syncs.step_s
 
-    significant = np.maximum(n_errors * estimate_median_error(blocks), spread)
-    is_chronic = (level >= least_s) & (level > significant)
-    # The error comes from neighboring blocks, because the change itself is not noise.
-    change_error = 1.25 * estimate_change_error(blocks) * np.sqrt(2 / quarter)
-    significant_change = np.maximum(n_errors * change_error, spread)
-    has_changed = (change > significant_change) & (np.minimum(change, last) >= least_s)
+    significant = np.maximum(n_errors * estimate_median_error(levels), spread)
+    is_chronic = (level >= min_delay_s) & (level > significant)
+    significant_change = np.maximum(n_errors * _estimate_change_error(levels), spread)
+    has_changed = (change > significant_change) & (np.minimum(change, last) >= min_delay_s)
 
     current_delay = np.where(has_changed, last, level)
-    last_certain_delay = np.median(certain_delays[-quarter:], axis=0)
-    certain_delay = np.where(has_changed, last_certain_delay, np.median(certain_delays, axis=0))
+    certain_delay = np.where(
+        has_changed, _take_last_quarter(certain_levels), np.median(certain_levels, axis=0)
+    )
     is_own = certain_delay >= current_delay / 2
     is_drifting = has_changed & (change > np.maximum(level, current_delay / 2))
     for column in np.flatnonzero((is_chronic | has_changed) & is_own):
         yield int(column), "drifting" if is_drifting[column] else "chronic"
 
 
-def _find_stalls(
-    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
-) -> Iterator[SlowRank]:
+def _estimate_change_error(levels: Floats) -> Floats:
+    """Return the standard error of the change between the medians of two quarters, from neighboring
+    blocks, because the change itself is no noise."""
+    error: Floats = estimate_change_error(levels) * np.sqrt(2 / _count_quarter(levels))
+    return _MEDIAN_TO_MEAN_ERROR * error
+
+
+# Stalls
+
+
+def _find_stalls(comparison: _Comparison) -> Iterator[SlowRank]:
     """Yield the rank with the most stalls beyond its usual delay, if it has far more than the
     others."""
-    stalls_by_span = _find_stalls_by_span(syncs, delays, certain_delays)
+    syncs = comparison.syncs
+    stalls_by_span = _find_stalls_by_span(comparison)
     stalls: Floats = sum(stalls_by_span.values(), start=np.zeros_like(syncs.step))
     lost = stalls.mean(axis=0)
     longest = stalls.max(axis=0)
@@ -185,20 +239,19 @@ def _find_stalls(
     if is_long or (is_costly and count >= MIN_STALLS):
         span = max(stalls_by_span, key=lambda name: float(stalls_by_span[name][:, column].sum()))
         iteration = int(syncs.iterations[stalls[:, column].argmax()])
-        of_rank = Stalls(count, iteration, float(longest[column]))
-        yield SlowRank("stalls", column, span, float(lost[column]), of_rank)
+        own_stalls = Stalls(count, iteration, float(longest[column]))
+        yield SlowRank("stalls", column, span, float(lost[column]), own_stalls)
 
 
-def _find_stalls_by_span(
-    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
-) -> dict[str, Floats]:
+def _find_stalls_by_span(comparison: _Comparison) -> dict[str, Floats]:
     """Return the seconds of each stall by span, and 0 elsewhere."""
+    min_stall_s = MIN_SHARE * comparison.syncs.step_s
     stalls = {}
-    for span, delay in delays.items():
-        excess = delay.excess
-        typical = 1.48 * np.median(np.abs(excess), axis=0)
-        is_stall = excess > np.maximum(6 * typical, MIN_SHARE * syncs.step_s)
-        is_stall &= certain_delays[span].excess >= excess / 2
+    for span, delays in comparison.delays.items():
+        excess = delays.excess
+        deviation = _MAD_TO_DEVIATION * np.median(np.abs(excess), axis=0)
+        is_stall = excess > np.maximum(_STALL_DEVIATIONS * deviation, min_stall_s)
+        is_stall &= comparison.certain_delays[span].excess >= excess / 2
         is_stall[:N_WARM_UP_SYNCS] = False
         stalls[span] = np.where(is_stall, excess, 0)
     return stalls

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pandas as pd
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     import duckdb
     from duckdb.sqltypes import DuckDBPyType
 
-_ROUNDED_TYPES = ("decimal", "hugeint", "uhugeint")
-"""DuckDB's types of numbers that it turns into floats."""
+_ROUNDED_TYPES = ("decimal", "hugeint", "uhugeint", "bignum")
+"""DuckDB's types of numbers that it turns into floats, or into nothing at all."""
 
 
 def fetch_exactly(connection: duckdb.DuckDBPyConnection, sql: str) -> pd.DataFrame:
@@ -25,45 +26,66 @@ def fetch_exactly(connection: duckdb.DuckDBPyConnection, sql: str) -> pd.DataFra
     DuckDB turns decimals and integers of 128 bits into floats. A sum of integers has 128 bits. The
     numbers are fetched as text instead.
     """
+    result = _run(connection, sql)
+    columns = [
+        _Column.make(name, kind) for name, kind in zip(result.columns, result.types, strict=True)
+    ]
+    # By their numbers, because several columns may have one name.
+    selected = [column.select(number) for number, column in enumerate(columns, start=1)]
+    frame: pd.DataFrame = result.project(", ".join(selected)).df()
+    for position, column in enumerate(columns):
+        restored = column.restore(frame.iloc[:, position])
+        frame.isetitem(position, restored.array)
+    return frame
+
+
+def _run(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
     import duckdb
 
     try:
-        result = connection.sql(sql)
+        return connection.sql(sql)
     except duckdb.Error:
         # Only the error of `execute` shows its place in the query.
         connection.execute(sql)
         raise
 
-    elements = [*map(_find_element, result.types)]
-    columns = []
-    for number, (name, (element, depth)) in enumerate(
-        zip(result.columns, elements, strict=True), start=1
-    ):
-        cast = f"::varchar{'[]' * depth}" if element.id in _ROUNDED_TYPES else ""
-        columns.append(f"#{number}{cast} as {quote(name)}")
 
-    frame: pd.DataFrame = result.project(", ".join(columns)).df()
-    for position, (element, depth) in enumerate(elements):
-        column = frame.iloc[:, position]
-        is_rounded = element.id in _ROUNDED_TYPES
-        if depth:
-            column = make_lists(column)
-        if depth and is_rounded:
-            column = column.map(_parse_elements, na_action="ignore")
-        elif is_rounded:
-            column = _parse_numbers(column, has_fractions=_has_fractions(element))
-        frame.isetitem(position, column.array)
-    return frame
+@dataclass(frozen=True)
+class _Column:
+    """A column of a result."""
 
+    name: str
+    element: DuckDBPyType
+    """Type of its values, or of the elements of its nested lists."""
+    depth: int
+    """How deep its lists are nested; 0 without lists."""
 
-def _find_element(kind: DuckDBPyType) -> tuple[DuckDBPyType, int]:
-    """Return the type of the elements of nested lists, and how deep they are; any other type is that
-    of an element."""
-    depth = 0
-    while kind.id in ("list", "array"):
-        kind = _get_parameter(kind, "child")
-        depth += 1
-    return kind, depth
+    @classmethod
+    def make(cls, name: str, kind: DuckDBPyType) -> Self:
+        depth = 0
+        while kind.id in ("list", "array"):
+            kind = _get_parameter(kind, "child")
+            depth += 1
+        return cls(name, kind, depth)
+
+    @property
+    def is_rounded(self) -> bool:
+        """True if DuckDB would turn its numbers into floats."""
+        return self.element.id in _ROUNDED_TYPES
+
+    def select(self, number: int) -> str:
+        """Return the SQL that selects the column by its number, as text if it would be rounded."""
+        cast = f"::varchar{'[]' * self.depth}" if self.is_rounded else ""
+        return f"#{number}{cast} as {quote(self.name)}"
+
+    def restore(self, fetched: pd.Series) -> pd.Series:
+        """Return the fetched column with its exact numbers, and with lists as lists."""
+        if self.depth:
+            lists = make_lists(fetched)
+            return lists.map(_parse_elements, na_action="ignore") if self.is_rounded else lists
+        if self.is_rounded:
+            return _parse_numbers(fetched, has_fractions=_has_fractions(self.element))
+        return fetched
 
 
 def _has_fractions(number: DuckDBPyType) -> bool:

@@ -10,6 +10,7 @@ from hooks.hook import WITHIN_ITERATION
 from orchestrator.column_names import SPANS
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import WAIT, extract_gradient_syncs
+from orchestrator.doctor.robust_statistics import Floats
 from orchestrator.doctor.stragglers import find_stragglers
 from orchestrator.loop.spans.timestamps import TIMESTAMPS
 from tests.orchestrator.doctor.runs import costs, slower, training, unmeasured
@@ -58,6 +59,19 @@ def test_a_rank_that_becomes_slower_drifts() -> None:
     assert finding.numbers["individual_score"] == pytest.approx(
         (100 + 0.5) / (100 + 19.5), rel=0.02
     )
+
+
+def test_a_drift_is_in_the_span_that_has_become_slower() -> None:
+    """Rank 2 is a little slow in another span all the time. The drift begins late: its median over
+    the run is 0."""
+    late = np.concatenate([np.zeros(120), np.linspace(0.005, 0.04, 80)])
+
+    def change(own: dict[str, Floats]) -> None:
+        slower("loss_s", 2, 0.002)(own)
+        slower("forward_s", 2, late)(own)
+
+    (finding,) = found(training(4, change=change))
+    assert named([finding]) == [(2, "forward_s", "drifting")]
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

@@ -187,6 +187,7 @@ def test_integers_of_128_bits_and_decimals_are_exact(
             [3, 2**62],
         ),
         ("select [9007199254740993::hugeint, null] as x", [2**53 + 1, None]),
+        ("select [9007199254740993::bignum, null] as x", [2**53 + 1, None]),
         ("select array_value(9007199254740993::hugeint, 2) as x", [2**53 + 1, 2]),
         ("select [[9007199254740993::hugeint], null, []] as x", [[2**53 + 1], None, []]),
         ("select [[1, 2], [3, null]] as x", [[1, 2], [3, None]]),
