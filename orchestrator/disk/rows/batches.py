@@ -65,8 +65,8 @@ class Batch:
         self, columns: dict[str, list[Any]], first: int, names: Container[str] | None
     ) -> None:
         """Add the values that hooks recorded from row `first` on, in columns of their own."""
-        newest = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
-        rows = dict([*newest][::-1])
+        newest_first = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
+        rows = dict(reversed(list(newest_first)))
         for name in dict.fromkeys(chain.from_iterable(rows.values())):
             if name in columns or (names is not None and name not in names):
                 continue
@@ -106,16 +106,22 @@ class RecentBatches(Recent):
         names: Container[str] | None = None,
         most: int | None = None,
     ) -> dict[str, list[Any]]:
-        batches = [*self._newest(min(count, self._length), phase)][::-1]
+        batches = list(self._newest(min(count, self._length), phase))
+        batches.reverse()
         if len(batches) == 1:
             [(batch, first)] = batches
             return batch.to_lists(first, names, most)
-        parts = [(batch.count - first, batch.to_lists(first, names)) for batch, first in batches]
+
         columns: dict[str, list[Any]] = {}
-        for name in dict.fromkeys(chain.from_iterable(values for _, values in parts)):
-            columns[name] = []
-            for rows, values in parts:
-                columns[name].extend(values.get(name) or [None] * rows)
+        rows = 0
+        for batch, first in batches:
+            for name, values in batch.to_lists(first, names).items():
+                if name not in columns:
+                    columns[name] = [None] * rows
+                columns[name].extend(values)
+            rows += batch.count - first
+            for column in columns.values():
+                column.extend([None] * (rows - len(column)))
         return columns
 
     def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:

@@ -1,4 +1,5 @@
-"""Comparison of sweeps: their best values, their metrics, and which differences are noise.
+"""Comparison of sweeps: their settings, best trials, metrics and costs, and which differences are
+noise.
 
 Paired t tests compare trials with the same values. Otherwise, permutation tests compare the trials;
 with repeats, Welch's t test compares the best configurations.
@@ -7,7 +8,7 @@ with repeats, Welch's t test compares the best configurations.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, isnan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -75,26 +76,59 @@ class SweepComparison:
     """Each sweep's value of the entries of the environment that differ, by dotted path."""
 
 
+@dataclass(frozen=True)
+class _ComparedSweep:
+    """What is compared of a sweep."""
+
+    trials: pd.DataFrame
+    """Its trials, best first."""
+    objectives: Mapping[str, str]
+    """Each metric with its mode; the first one orders the trials."""
+    aggregate: str
+    repeated_path: str
+
+    @classmethod
+    def read(cls, sweep: Sweep) -> Self:
+        objectives = dict(sweep.objectives)
+        trials = sort_best_first(sweep.trials, objectives, sweep.aggregate)
+        return cls(trials, objectives, sweep.aggregate, sweep.repeated_path)
+
+    @property
+    def best_trial(self) -> Any:
+        """The row of the best trial; None if no trial counts."""
+        candidates = select_candidates(self.trials, next(iter(self.objectives)))
+        return candidates.iloc[0] if len(candidates) else None
+
+    def has_configurations(self, metric: str) -> bool:
+        """Return whether the sweep has repeats, and trials with a metric."""
+        return "configuration" in self.trials and metric in self.trials
+
+    def find_best_configuration(self, metric: str, mode: str) -> Configuration | None:
+        """Return the best configuration; None if none has a mean."""
+        configurations = list_configurations(self.trials, metric, mode, self.aggregate)
+        if not configurations or isnan(configurations[0].mean):
+            return None
+        return configurations[0]
+
+
 def compare_sweeps(sweeps: Sequence[Sweep]) -> SweepComparison:
     """Compare every sweep with the first."""
-    tables = []
+    compared = [_ComparedSweep.read(sweep) for sweep in sweeps]
     objectives: dict[str, str] = {}
-    for sweep in sweeps:
-        own_objectives = dict(sweep.objectives)
-        tables.append(sort_best_first(sweep.trials, own_objectives, sweep.aggregate))
-        objectives = own_objectives | objectives
+    for sweep in compared:
+        for metric, mode in sweep.objectives.items():
+            objectives.setdefault(metric, mode)
     environments = [
         sweep.folder.read_metadata().provenance.describe_environment() for sweep in sweeps
     ]
-    repeated_paths = [sweep.repeated_path for sweep in sweeps]
     return SweepComparison(
         sweeps=[sweep.name for sweep in sweeps],
-        trials=[_count_by_status(table) for table in tables],
+        trials=[_count_by_status(sweep.trials) for sweep in compared],
         config=find_config_differences([sweep.config for sweep in sweeps]),
-        chosen=_find_chosen_values(tables, [sweep.objective[0] for sweep in sweeps]),
-        metrics=_compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
-        same_values=_compare_same_values(tables, objectives, repeated_paths),
-        costs=_compare_costs(tables),
+        chosen=_find_chosen_values(compared),
+        metrics=_compare_metrics(compared, objectives),
+        same_values=_compare_same_values(compared, objectives),
+        costs=_compare_costs(compared),
         environment=find_config_differences(environments),
     )
 
@@ -106,18 +140,14 @@ def _count_by_status(table: pd.DataFrame) -> dict[str, int]:
     return {str(status): int(count) for status, count in counts.items()}
 
 
-def _find_chosen_values(
-    tables: Sequence[pd.DataFrame], metrics: Sequence[str]
-) -> dict[str, list[Any]]:
+def _find_chosen_values(sweeps: Sequence[_ComparedSweep]) -> dict[str, list[Any]]:
     """Return the name and the values of each sweep's best trial."""
-    best_trials: list[Any] = []
-    paths: dict[str, None] = {}
-    for table, metric in zip(tables, metrics, strict=True):
-        candidates = select_candidates(table, metric)
-        best_trials.append(candidates.iloc[0] if len(candidates) else None)
-        paths.update(dict.fromkeys(_list_parameters(table)))
-
+    best_trials = [sweep.best_trial for sweep in sweeps]
     chosen = {"best trial": [None if trial is None else trial.name for trial in best_trials]}
+
+    paths: dict[str, None] = {}
+    for sweep in sweeps:
+        paths.update(dict.fromkeys(_list_parameters(sweep.trials)))
     for path in paths:
         values = [None if trial is None else trial.get(path) for trial in best_trials]
         chosen[path.removeprefix(CONFIG)] = values
@@ -132,15 +162,13 @@ def _list_parameters(table: pd.DataFrame) -> list[str]:
 
 
 def _compare_metrics(
-    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
+    sweeps: Sequence[_ComparedSweep], objectives: Mapping[str, str]
 ) -> dict[str, ComparedValues]:
+    tables = [sweep.trials for sweep in sweeps]
     compared = {}
     for metric, mode in objectives.items():
-        if all("configuration" in table and metric in table for table in tables):
-            leaders = [
-                _find_best_configuration(table, metric, mode, aggregate)
-                for table, aggregate in zip(tables, aggregates, strict=True)
-            ]
+        if all(sweep.has_configurations(metric) for sweep in sweeps):
+            leaders = [sweep.find_best_configuration(metric, mode) for sweep in sweeps]
             compared[f"{metric} best configuration"] = _compare_configurations(leaders)
         else:
             best = np.max if mode == "max" else np.min
@@ -156,17 +184,8 @@ def _compare_trials(
     series = [
         get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables
     ]
-    return compare_with_first(summarize(series, summary), series, _permute_trials(summary))
-
-
-def _find_best_configuration(
-    table: pd.DataFrame, metric: str, mode: str, aggregate: str
-) -> Configuration | None:
-    """Return the best configuration; None if none has a mean."""
-    configurations = list_configurations(table, metric, mode, aggregate)
-    if not configurations or isnan(configurations[0].mean):
-        return None
-    return configurations[0]
+    test = _make_permutation_test(summary)
+    return compare_with_first(summarize(series, summary), series, test)
 
 
 def _compare_configurations(best: Sequence[Configuration | None]) -> ComparedValues:
@@ -177,13 +196,13 @@ def _compare_configurations(best: Sequence[Configuration | None]) -> ComparedVal
     )
 
 
-def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, ComparedValues]:
+def _compare_costs(sweeps: Sequence[_ComparedSweep]) -> dict[str, ComparedValues]:
     compared = {}
-    tables = [_drop_followers(table) for table in tables]
+    tables = [_drop_followers(sweep.trials) for sweep in sweeps]
     for name in _list_costs(tables):
         series = [get_numbers(table, name) for table in tables]
         medians = summarize(series, np.median)
-        compared[name] = compare_with_first(medians, series, _permute_trials(np.median))
+        compared[name] = compare_with_first(medians, series, _make_permutation_test(np.median))
     return drop_unmeasured(compared)
 
 
@@ -201,7 +220,9 @@ def _list_costs(tables: Sequence[pd.DataFrame]) -> list[str]:
     return list(names)
 
 
-def _permute_trials(summary: Callable[..., Any]) -> Classify:
+def _make_permutation_test(summary: Callable[..., Any]) -> Classify:
+    """Return a function that classifies a difference between a summary of two series."""
+
     def classify(difference: float, first: Series, other: Series) -> Verdict:
         # The factor 2 is there because the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= SIGNIFICANCE_LEVEL:
@@ -215,19 +236,17 @@ def _permute_trials(summary: Callable[..., Any]) -> Classify:
 
 
 def _compare_same_values(
-    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], repeated_paths: Sequence[str]
+    sweeps: Sequence[_ComparedSweep], objectives: Mapping[str, str]
 ) -> dict[str, PairedDifferences]:
     compared = {}
     for metric in objectives:
-        first, *others = (
-            _Candidates(select_candidates(table, metric), CONFIG + repeated_path)
-            for table, repeated_path in zip(tables, repeated_paths, strict=True)
-        )
+        first, *others = (_Candidates.select(sweep, metric) for sweep in sweeps)
         differences = [_compute_differences(first, other, metric) for other in others]
-        if any(map(len, differences)):
+        counts = [len(own) for own in differences]
+        if any(counts):
             compared[metric] = PairedDifferences(
                 values=[None, *summarize(differences, np.mean)],
-                trials=[None, *map(len, differences)],
+                trials=[None, *counts],
                 findings=[None, *map(run_paired_test, differences)],
             )
     return compared
@@ -238,6 +257,10 @@ class _Candidates(NamedTuple):
 
     table: pd.DataFrame
     repeated: str
+
+    @classmethod
+    def select(cls, sweep: _ComparedSweep, metric: str) -> Self:
+        return cls(select_candidates(sweep.trials, metric), CONFIG + sweep.repeated_path)
 
     @property
     def has_repeats(self) -> bool:

@@ -173,6 +173,20 @@ def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path
     assert (paired.values, paired.trials) == ([None, 0.0], [None, 5])
 
 
+def test_metrics_come_in_the_order_of_the_first_sweep(sweeps: list[Sweep]) -> None:
+    """The first metric is the one by which the first sweep's best trial was chosen."""
+    both = [("val/accuracy", "max"), ("val/loss", "min")]
+    first, other = (Sweep(sweep.folder) for sweep in sweeps[:2])
+    first.objectives = both
+    other.objectives = both[::-1]
+    assert [*compare_sweeps([first, other]).metrics] == [
+        "val/accuracy best",
+        "val/accuracy median",
+        "val/loss best",
+        "val/loss median",
+    ]
+
+
 def test_few_trials_have_no_finding(tmp_path: Path) -> None:
     compared = compare_sweeps(
         [
