@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.disk.best import Best
-from orchestrator.disk.checkpoint_folder import list_checkpoints
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, list_checkpoints
+from orchestrator.disk.checkpoints.listing import read_position
 from orchestrator.disk.evaluations import EVALUATIONS, PREDICTIONS
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.runs.best import find_best_and_divergence
-from orchestrator.runs.usage_hint import make_usage_hint
+from orchestrator.runs.usage_hint import UsageHint, make_usage_hint
 from orchestrator.tables.best_report import Divergence
 from orchestrator.units import number_epoch
 
@@ -22,10 +23,6 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
     best, diverged = find_best_and_divergence(folder)
     checkpoints = list_checkpoints(folder)
     metrics, earlier = _merge_last(reports)
-    label = "best" if best and best.checkpoint else "last"
-    use = None
-    if checkpoints and _is_usable(best, diverged):
-        use = make_usage_hint(folder, label)
     return {
         "name": folder.name,
         "path": str(folder),
@@ -47,7 +44,7 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "earlier": earlier,
         "checkpoints": checkpoints,
         "best": best,
-        "use": use,
+        "use": _find_usage_hint(folder, checkpoints, best, diverged),
     }
 
 
@@ -56,8 +53,23 @@ def _find_predictions(folder: RunFolder) -> str | None:
     return str(predictions) if predictions.names() else None
 
 
-def _is_usable(best: Best | None, diverged: Divergence | None) -> bool:
-    return diverged is None or (best is not None and best.iteration < diverged.iteration)
+def _find_usage_hint(
+    folder: RunFolder, checkpoints: Sequence[str], best: Best | None, diverged: Divergence | None
+) -> UsageHint | None:
+    """Return how to use the best checkpoint, or else the last one; None if the training has diverged
+    before it."""
+    if not checkpoints:
+        return None
+    label = "last"
+    checkpoint = checkpoints[-1]
+    if best and best.checkpoint:
+        label = "best"
+        checkpoint = best.checkpoint
+    if diverged is not None:
+        position = read_position(find_checkpoint_folder(folder), checkpoint)
+        if position is None or position.iteration >= diverged.iteration:
+            return None
+    return make_usage_hint(folder, label)
 
 
 def _merge_last(
