@@ -8,6 +8,9 @@ LONGEST = 2_000
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colors, which Ray puts around the names of tasks."""
 
+_SPELLED_WITH_VOWEL = "AEFHILMNORSX"
+"""Letters whose names begin with a vowel, as those of abbreviations are spoken."""
+
 
 class HookError(RuntimeError):
     """Failure of a hook in an event; the hook's own error is its `__cause__`."""
@@ -106,5 +109,7 @@ def get_cause_or_context(error: BaseException) -> BaseException | None:
 
 
 def add_article(noun: str) -> str:
-    """Put `a` or `an` before a noun, such as the name of a class: `an int`, `a UNet`."""
-    return f"an {noun}" if noun[:1] in "aeioAEIO" or noun == "ndarray" else f"a {noun}"
+    """Put `a` or `an` before a noun, such as the name of a class: `an int`, `a UNet`, `an SGD`."""
+    is_spelled = len(noun) > 1 and noun[:2].isupper()
+    vowels = _SPELLED_WITH_VOWEL if is_spelled else "aeioAEIO"
+    return f"an {noun}" if noun[:1] in vowels or noun == "ndarray" else f"a {noun}"

@@ -335,14 +335,13 @@ class State:
                 state.record(confidence=state.output.softmax(1).amax(1).mean())
             ```
         """
-        taken = self.loop_columns.intersection(columns)
-        if taken:
-            name = min(taken)
-            raise ValueError(
-                f"the loop records the column `{name}`; use another name, such as `own_{name}`"
-            )
         for name, value in columns.items():
-            self.row[self.column(name)] = copy_row_value(name, value)
+            column = self.column(name)
+            if not self.loop_columns.isdisjoint((name, column)):
+                raise ValueError(
+                    f"the loop records the column `{column}`; use another name, such as `own_{name}`"
+                )
+            self.row[column] = copy_row_value(name, value)
 
     def record_image(self, name: str, tensor: Tensor) -> None:
         """Write an image, or a batch of images as a grid, into the run's folder.

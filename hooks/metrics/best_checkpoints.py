@@ -23,6 +23,8 @@ class BestCheckpoint:
     score: float | None = None
     checkpoint: str | None = None
     """Name of the checkpoint; None if it is not stored."""
+    is_reported: bool = False
+    """True once a phase has had the metric, which may be NaN."""
 
     def is_improved_by(self, value: float) -> bool:
         if not math.isfinite(value):
@@ -88,13 +90,16 @@ class BestCheckpoints:
         if metric is not None:
             self._monitor([metric], find_declared_modes(state.config), state.meter_modes)
             self._choose = None
+            # It may be the best of the run from which this one continues.
+            self._mark_stored(state)
 
     def check_metrics(self, state: State) -> None:
         """Raise SettingError if this phase should compute a monitored metric and does not have it,
         unless an earlier phase had it."""
         for metric, best in self._best_by_metric.items():
-            is_missing = metric not in state.metrics and _is_computed(metric, state)
-            if is_missing and best.score is None and state.metrics:
+            if metric in state.metrics:
+                best.is_reported = True
+            elif state.metrics and not best.is_reported and _is_computed(metric, state):
                 raise SettingError(f"best: {explain_missing(metric, state.metrics)}")
 
     def update_scores(self, state: State) -> list[str]:
@@ -173,6 +178,9 @@ class BestCheckpoints:
                 best.checkpoint = None
             if best.checkpoint not in stored:
                 best.checkpoint = None
+        self._mark_stored(state)
+
+    def _mark_stored(self, state: State) -> None:
         for metric, best in self._best_by_metric.items():
             if best.checkpoint is not None:
                 self.mark(state, best.checkpoint, [metric])

@@ -7,7 +7,7 @@ from itertools import chain
 
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.cli.plan import ExperimentPlan, ResourcePlan, SharedTraining, SweepPlan
-from orchestrator.engines.resources import Resources, format_amount
+from orchestrator.engines.resources import Resources
 from orchestrator.units import format_count
 
 
@@ -44,13 +44,10 @@ def _format_resources(resources: ResourcePlan) -> Iterator[tuple[str, str]]:
         return
     present = Resources(resources.present)
     yield "resources", f"needs {required}, this machine has {present}"
-    missing = required.find_missing(present)
-    if missing:
-        shortages = (
-            f"needs {format_amount(kind, needed)}, has {format_amount(kind, has)}"
-            for kind, (needed, has) in missing.items()
-        )
-        yield "does not fit", ", ".join(shortages)
+    shortages = required.find_shortages(present)
+    if shortages:
+        texts = [f"needs {shortage.needed}, has {shortage.present}" for shortage in shortages]
+        yield "does not fit", ", ".join(texts)
 
 
 def _format_trials(sweep: SweepPlan, required: Resources) -> Iterator[tuple[str, str]]:

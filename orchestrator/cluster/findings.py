@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.cluster.probe import Facts, NodeAnswers
-from orchestrator.engines.resources import Resources, format_amount
+from orchestrator.engines.resources import Resources
 from orchestrator.units import format_bytes, format_count
 
 MIN_DISK_BYTES = 5 * 2**30
@@ -65,19 +65,16 @@ def check_nodes(
 
 
 def _check_resources(required: Resources, available: Resources) -> Iterator[NodeFinding]:
-    missing = []
-    for kind, (wanted, present) in required.find_missing(available).items():
-        has = format_amount(kind, present) if present else "none"
-        missing.append(f"{format_amount(kind, wanted)} and has {has}")
-
-    if missing:
-        yield NodeFinding(
-            "warning",
-            "cluster",
-            f"the run asks for {', and for '.join(missing)}",
-            "It waits until an autoscaler adds nodes; "
-            "without one, use fewer workers or less for each",
-        )
+    shortages = required.find_shortages(available)
+    if not shortages:
+        return
+    missing = [f"{shortage.needed} (it has {shortage.present})" for shortage in shortages]
+    yield NodeFinding(
+        "warning",
+        "cluster",
+        f"lacks what the run needs: {', '.join(missing)}",
+        "It waits until an autoscaler adds nodes; without one, use fewer workers or less for each",
+    )
 
 
 def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[NodeFinding]:

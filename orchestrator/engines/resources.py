@@ -2,9 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.units import format_bytes, format_count
+
+
+class Shortage(NamedTuple):
+    """A resource that is missing, as texts."""
+
+    needed: str
+    present: str
 
 
 @dataclass(frozen=True)
@@ -21,14 +29,16 @@ class Resources:
         processes = workers.min_count + workers.spares
         return cls({name: amount * processes for name, amount in workers.bundle.items()})
 
-    def find_missing(self, present: "Resources") -> dict[str, tuple[float, float]]:
-        """Return the resources that `present` lacks: the amount needed, and the amount present."""
-        available = {name: present.amounts.get(name, 0) for name in self.amounts}
-        return {
-            name: (amount, available[name])
-            for name, amount in self.amounts.items()
-            if amount > available[name]
-        }
+    def find_shortages(self, present: "Resources") -> list[Shortage]:
+        """Return the resources that `present` lacks."""
+        shortages = []
+        for name, needed in self.amounts.items():
+            available = present.amounts.get(name, 0)
+            # Ray counts in units of 0.0001, and sums of fractions are not exact.
+            if round(needed - available, 4) > 0:
+                has = format_amount(name, available) if available else "none"
+                shortages.append(Shortage(format_amount(name, needed), has))
+        return shortages
 
     def __str__(self) -> str:
         amounts = {"CPU": 0, **self.amounts}

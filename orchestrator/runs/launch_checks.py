@@ -67,7 +67,7 @@ def check_local_resources(workers: Workers, what: str, address: str | None, *, l
     elif needs_start(address):
         required = Resources.required_by(workers)
         present = find_local_resources()
-        if required.find_missing(present):
+        if required.find_shortages(present):
             raise UsageError(
                 f"{what} needs {required}, but this machine has {present}; reduce `workers`, or join a cluster"
             )

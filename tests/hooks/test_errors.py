@@ -24,9 +24,12 @@ def test_error_text_is_plain_and_short() -> None:
 
 
 def test_article_follows_the_sound_of_a_noun() -> None:
-    names = ["int", "OrderedDict", "ndarray", "Adam", "str", "UNet", "uint8"]
+    names = ["int", "OrderedDict", "ndarray", "Adam", "str", "UNet", "uint8", "Linear"]
     articles = [add_article(name).removesuffix(f" {name}") for name in names]
-    assert articles == ["an", "an", "an", "an", "a", "a", "a"]
+    assert articles == ["an", "an", "an", "an", "a", "a", "a", "a"]
+    spelled = ["SGD", "MSELoss", "LSTM", "RMSprop", "NAdam", "GELU", "BCELoss"]
+    articles = [add_article(name).removesuffix(f" {name}") for name in spelled]
+    assert articles == ["an", "an", "an", "an", "an", "a", "a"]
 
 
 def test_recorded_tensor_is_a_copy_without_graph() -> None:

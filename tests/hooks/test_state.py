@@ -27,6 +27,16 @@ def test_several_numbers_for_a_column_are_refused_where_they_are_recorded(
     assert state.row == {}
 
 
+def test_a_column_of_the_loop_is_not_recorded_also_under_the_name_of_an_optimizer() -> None:
+    """With an optimizer `s`, the column `forward` is `forward_s`, which is the loop's time."""
+    state = State(loop_columns=frozenset({"forward_s", "loss"}), turn="s")
+    for name, column in (("forward", "forward_s"), ("loss", "loss_s")):
+        with pytest.raises(ValueError, match=f"the loop records the column `{column}`"):
+            state.record(**{name: 0.5})
+    state.record(own_forward=0.5)
+    assert state.row == {"own_forward_s": 0.5}
+
+
 @pytest.mark.parametrize(
     "value", [1, 0.5, True, "text", None, np.float32(2), np.zeros(1), np.array(3), torch.ones(1, 1)]
 )

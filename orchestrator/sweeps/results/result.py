@@ -112,9 +112,10 @@ class Sweep(Result):
         """
         if trial == "best":
             return self.best
-        name = trial_name(trial) if isinstance(trial, int) else trial
+        # A number out of a table is one of NumPy's.
+        name = trial if isinstance(trial, str) else trial_name(int(trial))
         folder = RunFolder(self.folder.storage / "trials", name)
-        if "/" in name or not folder.exists():
+        if name in ("", ".", "..") or "/" in name or not folder.exists():
             names = [folder.name for folder in list_trial_folders(self.folder)]
             existing = f"it has {names[0]} to {names[-1]}, and best" if names else "it has none yet"
             raise UsageError(f"{self.folder} has no trial '{name}'; {existing}")
@@ -152,8 +153,8 @@ class Sweep(Result):
             * `configuration`: Number of the configuration, with `repeats`.
             * `leader`: The trial that trained, with shared training. The others have the leader's
               `step_s`, `data_wait_share` and `samples_per_s`, but no `train_s`.
-            * `config/<path>`: The trial's values, and with `repeats` its `seed` or repeated value. Mappings and null
-              are text; a value that was not drawn is empty.
+            * `config/<path>`: The trial's values, and with `repeats` its `seed` or repeated value.
+              Mappings and null are text; a value that was not drawn is empty.
             * `<phase>/<name>` and other metrics: Values at the trial's best report, by the sweep's
               first metric.
             * `last/<metric>`: Last reported value of each metric, also of `test`.
@@ -296,7 +297,8 @@ class Sweep(Result):
 
     @property
     def best(self) -> Run:
-        """The best trial, which did not fail and keeps the constraints; with `repeats` that of the best configuration.
+        """The best trial, which did not fail and keeps the constraints; with `repeats` that of the
+        best configuration.
 
         Raises:
             UsageError: If there is none.
@@ -357,8 +359,10 @@ class Sweep(Result):
         """
         trials = self.trials
         objectives = dict(self.objectives)
+        names = columns or tuple(objectives)
+        check_columns(names, [*trials.columns])
         modes_by_column = {}
-        for name in columns or objectives:
+        for name in names:
             mode = (modes or {}).get(name) or find_direction(name, objectives)
             if mode not in ("max", "min"):
                 raise UsageError(
@@ -366,8 +370,7 @@ class Sweep(Result):
                 )
             modes_by_column[name] = mode
 
-        check_columns([*modes_by_column], [*trials.columns])
-        for name in modes_by_column:
+        for name in names:
             if not trials[name].dropna().map(is_number).all():
                 raise UsageError(
                     f"{name} has values that are not numbers; a Pareto front compares numbers"

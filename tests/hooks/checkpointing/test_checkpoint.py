@@ -236,6 +236,28 @@ def test_score_of_another_run_is_forgotten() -> None:
     assert store.did("save") == ["epoch-0002"]
 
 
+def test_a_checkpoint_of_another_run_is_the_best_until_the_run_has_a_better_one() -> None:
+    """The first run names the metric; the one that continues from it chooses the same one itself."""
+    run = SimulatedRun(Checkpoint(every=Interval(100), save_last=False, best="val/accuracy"))
+    run.epoch(0.9)
+    store = Store()
+    store.save("epoch-0001", run.store.states["epoch-0001"])
+    other = SimulatedRun(Checkpoint(), store=store, epoch=1, step=2)
+    other.restore("epoch-0001", copied_from="runs/first/checkpoints/epoch-0001")
+    other.epoch(0.5)
+    assert store.labels["best"] == store.labels["best-val-accuracy"] == "epoch-0001"
+    other.epoch(0.95)
+    assert store.labels["best"] == "epoch-0003"
+
+
+def test_metric_that_was_not_finite_may_be_missing_later() -> None:
+    run = SimulatedRun(Checkpoint(best="val/map", mode="max"))
+    run.epoch(**{"val/map": float("nan")})
+    run.epoch(**{"val/loss": 1.0})
+    run.epoch(**{"val/map": 0.5})
+    assert run.store.labels["best"] == "epoch-0003"
+
+
 def test_missing_metric_is_an_error_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
     run = SimulatedRun(Checkpoint(best="val/acuracy", mode="max"))

@@ -108,7 +108,8 @@ def test_missing_resources_are_a_warning_since_an_autoscaler_may_add_nodes() -> 
     )
     assert (finding.level, finding.node) == ("warning", "cluster")
     assert (
-        finding.what == "the run asks for 128 CPUs and has 64 CPUs, and for 9 GPUs and has 8 GPUs"
+        finding.what
+        == "lacks what the run needs: 128 CPUs (it has 64 CPUs), 9 GPUs (it has 8 GPUs)"
     )
 
 

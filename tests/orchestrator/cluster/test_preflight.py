@@ -124,7 +124,7 @@ def test_nodes_that_fail_or_do_not_answer_are_named(tmp_path: Path) -> None:
 def test_run_larger_than_the_cluster_gets_a_warning(tmp_path: Path) -> None:
     result = check(str(tmp_path), StandIn(a=None), described(workers={"count": 3}))
     assert [finding.what for finding in result.findings] == [
-        "the run asks for 3 CPUs and has 2 CPUs"
+        "lacks what the run needs: 3 CPUs (it has 2 CPUs)"
     ]
     result.raise_errors()
 

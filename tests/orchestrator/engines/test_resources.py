@@ -38,3 +38,23 @@ def test_run_requires_the_resources_of_its_fewest_ranks(workers: Workers, asked:
 )
 def test_resources_as_text(amounts: dict[str, float], text: str) -> None:
     assert str(Resources(amounts)) == text
+
+
+@pytest.mark.parametrize(
+    ("workers", "present", "shortages"),
+    [
+        (Workers(count=25, cpus=2.2), {"CPU": 55}, []),
+        (Workers(count=2, cpus=2), {"CPU": 3}, [("4 CPUs", "3 CPUs")]),
+        (Workers(gpu=True), {"CPU": 3}, [("1 GPU", "none")]),
+        (
+            Workers(gpu=True, accelerator="H100"),
+            {"CPU": 3, "GPU": 1},
+            [("GPUs of the kind H100", "none")],
+        ),
+    ],
+)
+def test_shortages_are_named_and_not_made_by_rounding(
+    workers: Workers, present: dict[str, float], shortages: list[tuple[str, str]]
+) -> None:
+    """25 times 2.2 is more than 55 in floats."""
+    assert Resources.required_by(workers).find_shortages(Resources(present)) == shortages

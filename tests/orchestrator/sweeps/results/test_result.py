@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -355,6 +356,10 @@ def test_a_trial_is_a_run_and_an_experiment_by_number_and_name(outcome: Sweep) -
     )
     with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
         outcome.trial(7)
+    for name in ("..", ".", "", "trial-0000/.."):
+        with pytest.raises(UsageError, match="it has trial-0000 to trial-0001, and best"):
+            outcome.trial(name)
+    assert outcome.trial(np.int64(1)).name == "trial-0001"
     experiment = outcome.experiment(1)
     assert (experiment.name, experiment.sweep) == ("points-trial-0001", None)
 
@@ -366,6 +371,8 @@ def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -
     made = crafted(tmp_path, "max", a=[0.9], b=[0.8, 0.1], c=[0.9, 0.1], d=[])
     assert [*made.pareto().index] == ["a", "c"]
     assert [*made.pareto("val/accuracy", "reports", modes={"reports": "max"}).index] == ["c"]
+    with pytest.raises(UsageError, match="there is no column 'val/acuracy'"):
+        made.pareto("val/acuracy", "reports")
     with pytest.raises(UsageError, match="the mode of reports is unknown"):
         made.pareto("val/accuracy", "reports")
     with pytest.raises(
