@@ -10,6 +10,7 @@ import torch
 
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.metrics.best_checkpoints import BestCheckpoints
 from hooks.training.ema import EMA
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import ConfigError
@@ -251,11 +252,12 @@ def test_a_checkpoint_of_another_run_is_the_best_until_the_run_has_a_better_one(
 
 
 def test_metric_that_was_not_finite_may_be_missing_later() -> None:
-    run = SimulatedRun(Checkpoint(best="val/map", mode="max"))
-    run.epoch(**{"val/map": float("nan")})
-    run.epoch(**{"val/loss": 1.0})
-    run.epoch(**{"val/map": 0.5})
-    assert run.store.labels["best"] == "epoch-0003"
+    bests = BestCheckpoints(["val/map"], "max")
+    state = State(phase="val", loaders={"val": ()})
+    for metrics in ({"val/map": float("nan")}, {"val/loss": 1.0}):
+        state.metrics = metrics
+        bests.check_metrics(state)
+        assert bests.update_scores(state) == []
 
 
 def test_missing_metric_is_an_error_after_the_first_validation() -> None:
