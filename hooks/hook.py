@@ -10,7 +10,7 @@ from inspect import get_annotations, isroutine, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
-from hooks.hook_state import get_state, set_state
+from hooks.hook_state import find_shared_key, get_state, set_state
 from hooks.interval import Interval
 from hooks.other_systems import find_counterpart
 
@@ -292,9 +292,9 @@ def _check_events(cls: type[Hook]) -> None:
             raise WrongHook(
                 f"{cls.__name__}: the field {name} has the name of an event; rename the field"
             )
-    for name, value in vars(cls).items():
-        if not isroutine(value):
-            continue
+    bases = [base for base in cls.__mro__ if base not in Hook.__mro__]
+    methods = [item for base in bases for item in vars(base).items() if isroutine(item[1])]
+    for name, value in methods:
         counterpart = find_counterpart(name)
         is_event = name in EVENTS
         if not is_event and (counterpart or name.startswith("on_")):
@@ -328,15 +328,26 @@ def _check_attributes(cls: type[Hook]) -> None:
     """Raise WrongHook for a class attribute of a wrong type."""
     members = ", ".join(f"Ranks.{member.name}" for member in Ranks)
     names = 'a tuple of names, such as ("_best",)'
+    set_of_names = 'a frozenset of names, such as frozenset({"accuracy"})'
     for name, kind, expected in (
         ("priority", int, "a number or a Priority, such as Priority.HIGH"),
         ("state_fields", tuple, names),
         ("rank_state_fields", tuple, names),
         ("ranks", Ranks, f"one of {members}"),
+        ("mutable", frozenset, set_of_names),
+        ("waits_for_device", frozenset, set_of_names),
+        ("phase_metrics", frozenset, set_of_names),
     ):
         value = getattr(cls, name)
         if not isinstance(value, kind):
             raise WrongHook(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
+    for field in ("state_fields", "rank_state_fields"):
+        shared = find_shared_key(cls, field)
+        if shared is not None:
+            raise WrongHook(
+                f"{cls.__name__}.{field} names {shared[0]} and {shared[1]}, which a checkpoint keeps"
+                " under one name, without the underscore; rename one of them"
+            )
     if cls.collective and cls.ranks is not Ranks.ALL:
         raise WrongHook(
             f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"

@@ -7,8 +7,24 @@ from typing import Any
 
 def list_fields(hook: object, kind: str) -> list[str]:
     """Return the attributes that a hook's classes name in `kind`, without duplicates."""
-    names = chain.from_iterable(vars(cls).get(kind, ()) for cls in type(hook).__mro__)
+    return list_class_fields(type(hook), kind)
+
+
+def list_class_fields(cls: type, kind: str) -> list[str]:
+    """Return the attributes that a class and its bases name in `kind`, without duplicates."""
+    names = chain.from_iterable(vars(base).get(kind, ()) for base in cls.__mro__)
     return list(dict.fromkeys(names))
+
+
+def find_shared_key(cls: type, kind: str) -> tuple[str, str] | None:
+    """Return two attributes of `kind` that a checkpoint would keep under one key; None if there are
+    none."""
+    names: dict[str, str] = {}
+    for name in list_class_fields(cls, kind):
+        other = names.setdefault(name.removeprefix("_"), name)
+        if other != name:
+            return other, name
+    return None
 
 
 def list_state_fields(hook: object) -> list[str]:

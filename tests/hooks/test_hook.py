@@ -87,6 +87,16 @@ def test_a_field_that_hides_an_event_is_refused() -> None:
             {"ranks": "master"},
             "must be one of Ranks.ALL, Ranks.MASTER, Ranks.LOCAL_MASTER, got 'master'",
         ),
+        (
+            {"phase_metrics": "samples_per_s"},
+            'must be a frozenset of names, such as frozenset({"accuracy"}), got',
+        ),
+        ({"mutable": ("decay",)}, "must be a frozenset of names"),
+        ({"waits_for_device": "on_step"}, "must be a frozenset of names"),
+        (
+            {"state_fields": ("best", "_best")},
+            "names best and _best, which a checkpoint keeps under one name",
+        ),
     ],
 )
 def test_class_that_the_loop_cannot_call_is_refused_when_it_is_defined(
@@ -94,6 +104,28 @@ def test_class_that_the_loop_cannot_call_is_refused_when_it_is_defined(
 ) -> None:
     with pytest.raises(TypeError, match=re.escape(f"Wrong.{next(iter(members))} {message}")):
         type("Wrong", (Hook,), members)
+
+
+def test_events_of_a_mixin_are_checked_too() -> None:
+    class Mixin:
+        def on_stepp(self, state: State) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Mixed.on_stepp: there is no such event"):
+
+        class Mixed(Mixin, Hook):
+            pass
+
+
+def test_attributes_of_a_base_class_have_no_name_in_common() -> None:
+    class Base(Hook):
+        state_fields = ("_best",)
+
+    with pytest.raises(
+        TypeError, match=r"Best\.state_fields names _best and best|names best and _best"
+    ):
+
+        class Best(Base):
+            state_fields = ("best",)
 
 
 def test_event_may_take_its_arguments_by_other_names() -> None:
