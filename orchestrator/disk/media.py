@@ -24,6 +24,11 @@ def read_media(storage: Storage) -> list[MediaEntry]:
     return [*{entry.file: entry for entry in entries}.values()]
 
 
+def count_media(storage: Storage) -> int:
+    """Return how often a run has recorded something: the number of lines of its index."""
+    return len(read_lines(storage, INDEX, MediaEntry))
+
+
 class MediaWriter:
     """Writer of a run's images, figures and tables, in a thread. Used on rank 0.
 

@@ -16,6 +16,7 @@ from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.evaluations import get_evaluated_run
 from orchestrator.disk.hang_reports import FOLDER as HANG_REPORTS
+from orchestrator.disk.media import count_media
 from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
@@ -120,8 +121,11 @@ class AssignedRun:
             latest = store.find_latest(world)
             self._show_skipped(latest.skip_reasons)
             return latest.name
-        checkpoint: str = world.broadcast(partial(store.reset_to, self.assignment.checkpoint))
+        checkpoint: str = world.broadcast(partial(self._reset_to, self.assignment.checkpoint))
         return checkpoint
+
+    def _reset_to(self, path: str) -> str:
+        return self.store.reset_to(path, media=count_media(self.folder.storage))
 
     def _show_skipped(self, reasons: Sequence[str]) -> None:
         for reason in reasons:

@@ -135,11 +135,15 @@ class CheckpointStore(CheckpointReader):
         is_staged = folder != name and self.storage.exists(folder)
         return not is_staged and self.storage.exists(f"{name}/{MANIFEST}")
 
-    def reset_to(self, path: str) -> str:
+    def reset_to(self, path: str, media: int = 0) -> str:
         """Make a stored checkpoint the newest of this run, and return its name.
 
         If it belongs to another run, copy it and delete all checkpoints of this run; otherwise
         delete the newer ones. Master only; must not run during a save.
+
+        Args:
+            path: Path of the checkpoint.
+            media: As in `copy_from`.
         """
         folder, _, name = path.rpartition("/")
         names = self.list_names()
@@ -148,16 +152,22 @@ class CheckpointStore(CheckpointReader):
             self.read_manifest(name)  # raises CheckpointError if there is none
             retained = names[: names.index(name) + 1]
         else:
-            name = self.copy_from(CheckpointReader(self.storage.at(folder)), name)
+            name = self.copy_from(CheckpointReader(self.storage.at(folder)), name, media)
             retained = [name]
         self.index.reset(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
 
-    def copy_from(self, source: CheckpointReader, name: str) -> str:
+    def copy_from(self, source: CheckpointReader, name: str, media: int = 0) -> str:
         """Copy and verify a checkpoint of another run, and record where it comes from; return the
-        name of the copy. It has no owner, so it is kept. Master only."""
+        name of the copy. It has no owner, so it is kept. Master only.
+
+        Args:
+            source: The checkpoints of the other run.
+            name: Name of the checkpoint.
+            media: Number of images and tables of this run, which a resume from the copy keeps.
+        """
         original = source.read_manifest(name)
         target = self.choose_name(name)
         self.discard_unfinished(target)
@@ -172,7 +182,8 @@ class CheckpointStore(CheckpointReader):
                 raise CheckpointError(f"checkpoint {source.get_path(name)}: {reason}")
 
         self.storage.map(copy, original["files"])
-        manifest = {**original, "name": target, "copied_from": source.get_path(name)}
+        own = {"name": target, "copied_from": source.get_path(name), "media": media}
+        manifest = {**original, **own}
         self._finish(target, manifest)
         return target
 

@@ -165,6 +165,26 @@ def test_resume_replaces_what_followed_its_checkpoint(
     assert len(list((broken / "media").rglob("*.*"))) == len(index(whole))
 
 
+def test_run_that_continues_another_one_resumes_without_what_it_had_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed before its first checkpoint. That of the first run, from which it resumes, counts the
+    first run's images."""
+    hooks = {"weights": {"type": f"{HERE}:Weights"}}
+    first = run(pictured(hooks=hooks, epochs=2), tmp_path, "first", local=True)
+    longer = first.continue_from("last", ["epochs=3"])
+    monkeypatch.setattr(Weights, "breaks_at", 11)
+    with pytest.raises(RunError, match="broken on purpose"):
+        run(longer, tmp_path, "broken", local=True)
+    assert "train/weights/step-00000010" in (tmp_path / "broken" / INDEX).read_text()
+
+    monkeypatch.setattr(Weights, "breaks_at", 0)
+    resumed = resume(tmp_path / "broken")
+    whole = run(longer, tmp_path, "whole", local=True)
+    assert index(resumed) == index(whole)
+    assert "step-00000010" in str(index(whole))
+
+
 def entry(name: str, kind: Any = "image", step: int = 1) -> MediaEntry:
     return MediaEntry(name, kind, "train", 0, step, step, step)
 
