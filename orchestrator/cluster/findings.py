@@ -79,8 +79,8 @@ def _check_resources(required: Resources, available: Resources) -> Iterator[Node
 
 def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[NodeFinding]:
     for name, here in driver.versions.items():
-        there = facts.versions[name]
-        if there == here:
+        there = facts.versions.get(name, "unknown")
+        if _strip_build(name, there) == _strip_build(name, here):
             continue
 
         # Pickles and compiled code do not survive another minor version of Python.
@@ -91,6 +91,12 @@ def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[NodeFind
             f"has {name} {there}, the driver {here}",
             "Install the same everywhere: constraints.txt names every version",
         )
+
+
+def _strip_build(package: str, version: str) -> str:
+    """Return a version of torch without its build, such as `+cpu`: nodes with different GPUs need
+    different ones."""
+    return version.partition("+")[0] if package == "torch" else version
 
 
 def _check_answers(node: str, answers: NodeAnswers, storage: str) -> Iterator[NodeFinding]:

@@ -66,6 +66,8 @@ class RunIndex:
         """The rows as they are in the index; None before the first read."""
         self._table = pa.table({})
         """The rows as the last read returned them."""
+        self._not_runs: dict[str, str] = {}
+        """Signatures of folders that held no run when they were read, by path."""
         self.version = 0
         """Number of reads that found a change."""
 
@@ -77,6 +79,11 @@ class RunIndex:
         signatures = list_signatures(self._storage)
         if not signatures:
             check_runs_folder(self._storage)
+        signatures = {
+            path: signature
+            for path, signature in signatures.items()
+            if self._not_runs.get(path) != signature
+        }
 
         stored = self._stored
         table = self._table
@@ -104,8 +111,15 @@ class RunIndex:
 
         changed = [path for path, signature in signatures.items() if known.get(path) != signature]
         records = self._storage.map(partial(read_run_record, self._storage), changed)
-        rows = [{**record, "signature": signatures[record["path"]]} for record in records if record]
+        rows = []
+        for path, record in zip(changed, records, strict=True):
+            if record is None:
+                self._not_runs[path] = signatures[path]
+            else:
+                rows.append({**record, "signature": signatures[path]})
         is_kept = [signatures.get(path) == signature for path, signature in known.items()]
+        if not rows and all(is_kept):
+            return stored
         kept = stored.filter(pa.array(is_kept, pa.bool_()))
         table = concat_tables(kept, make_table(rows))
         table = table.sort_by([("started", "ascending"), ("path", "ascending")])

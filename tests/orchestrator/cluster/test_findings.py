@@ -38,6 +38,11 @@ def test_healthy_nodes_give_no_findings() -> None:
     )
 
 
+def test_another_build_of_torch_is_no_finding() -> None:
+    other = {**VERSIONS, "torch": f"{VERSIONS['torch'].partition('+')[0]}+cu126"}
+    assert find(node(), node(replace(DRIVER, versions=other))) == []
+
+
 @pytest.mark.parametrize(
     ("name", "version", "level"),
     [

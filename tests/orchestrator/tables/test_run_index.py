@@ -596,3 +596,25 @@ def test_trials_that_share_a_training_have_its_speed_and_count_its_gpus_once(
         assert trials[name].tolist() == outcome.trials[name].tolist()
     assert trials["train_s"].notna().sum() == 1
     assert "leader" not in trials
+
+
+def test_a_folder_that_is_no_run_yet_is_read_once_and_changes_nothing(
+    tmp_path: Path, reads: list[str]
+) -> None:
+    """A driver was killed before it wrote `run.json`, the last of its first files."""
+    write_run(tmp_path, "done")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "experiment.yaml").write_text("name: begun\n")
+    index = RunIndex(Storage(tmp_path))
+    index.read()
+    written = (tmp_path / INDEX).stat().st_mtime_ns
+    for _ in range(2):
+        assert index.read()["path"].to_pylist() == ["done"]
+    assert sorted(reads) == ["begun", "done"]
+    assert index.version == 1
+    assert (tmp_path / INDEX).stat().st_mtime_ns == written
+    RunIndex(Storage(tmp_path)).read()
+    assert (tmp_path / INDEX).stat().st_mtime_ns == written
+    (begun / "run.json").write_bytes((tmp_path / "done" / "run.json").read_bytes())
+    assert sorted(index.read()["path"].to_pylist()) == ["begun", "done"]
