@@ -126,7 +126,7 @@ def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str |
     """Return the message and the hint for a problem of a value from a domain."""
     # A field that takes several types has several codes.
     first_code = problem.code.partition(" or ")[0]
-    if first_code in INTEGER_CODES and domain.kind in _INTEGER_KINDS:
+    if first_code in INTEGER_CODES and not domain.is_list:
         message = f"must be an integer, but {domain.kind} samples any number"
         return message, _suggest_integers(domain)
     if domain.kind == "normal" and len(domain.values) == 2:
@@ -136,6 +136,8 @@ def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str |
 
 def _suggest_integers(domain: Domain) -> str | None:
     """Return advice to sample the integers of a range; None if there are none in it."""
+    if domain.kind not in _INTEGER_KINDS:
+        return "use randint or lograndint"
     low, high = domain.ends
     first = math.ceil(low)
     last = math.floor(high)

@@ -414,6 +414,8 @@ def test_invalid_spaces_are_located(file: Path, line: str, message: str) -> None
         ("uniform: [1, 5]", "write randint: [1, 6]"),
         ("loguniform: [1.5, 8.5]", "write lograndint: [2, 9]"),
         ("loguniform: [1.2, 1.9]", None),
+        ("normal: [4, 1, 1, 8]", "use randint or lograndint"),
+        ("quniform: [1, 10, 0.5]", "use randint or lograndint"),
     ],
 )
 def test_range_of_integers_is_suggested_if_there_are_any(
