@@ -1,6 +1,7 @@
 """The gang of a single run, with spare processes."""
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
 import ray
 from ray.exceptions import RayError
@@ -17,6 +18,15 @@ _NO_RANK = -1
 """Rank of a spare process until it replaces another."""
 
 
+@dataclass
+class Spare:
+    """A spare process."""
+
+    process: PlacedActor
+    is_warm: bool = False
+    """True once it imports the modules that rank 0 has imported."""
+
+
 class RunGang(Gang):
     """The ranks of a single run: all are actors, in a placement group that the gang creates.
 
@@ -29,9 +39,7 @@ class RunGang(Gang):
     ) -> None:
         super().__init__(workers)
         self._show_line = show_line
-        self._spares: list[PlacedActor] = []
-        self._cold_spares: list[PlacedActor] = []
-        """New spares, which have not yet imported rank 0's modules."""
+        self._spares: list[Spare] = []
 
     def _start(self) -> None:
         self._group = placement_group(self.list_bundles(self._workers))
@@ -50,7 +58,6 @@ class RunGang(Gang):
             self._actors = {}
             self._failed_calls = None
             self._spares = []
-            self._cold_spares = []
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         super().begin(assignment, resolved)
@@ -69,21 +76,23 @@ class RunGang(Gang):
 
     def _start_spares(self, assignment: Assignment) -> None:
         """Start the spare processes that are missing, in the bundles without a process."""
-        used = {process.bundle for process in (*self._actors.values(), *self._spares)}
+        processes = [*self._actors.values(), *(spare.process for spare in self._spares)]
+        used = {process.bundle for process in processes}
         for bundle in set(range(self._workers.max_count + self._workers.spares)) - used:
-            spare = self._start_process(_NO_RANK, bundle)
-            spare.actor.warm_up.remote(assignment.source)
-            self._spares.append(spare)
-            self._cold_spares.append(spare)
+            process = self._start_process(_NO_RANK, bundle)
+            process.actor.warm_up.remote(assignment.source)
+            self._spares.append(Spare(process))
 
     def _warm_spares(self) -> None:
         """Import into new spare processes the modules that rank 0 imported before its first
         report."""
-        if self._cold_spares:
-            names = self._actors[0].actor.list_imported_modules.remote()
-            for spare in self._cold_spares:
-                spare.actor.import_modules.remote(names)
-            self._cold_spares = []
+        cold = [spare for spare in self._spares if not spare.is_warm]
+        if not cold:
+            return
+        names = self._actors[0].actor.list_imported_modules.remote()
+        for spare in cold:
+            spare.process.actor.import_modules.remote(names)
+            spare.is_warm = True
 
     def _replace(self, ranks: Set[int]) -> None:
         from_spares = {rank for rank in sorted(ranks) if self._take_spare(rank)}
@@ -93,13 +102,13 @@ class RunGang(Gang):
     def _take_spare(self, rank: int) -> bool:
         """Replace a rank's process with a spare one; return False if no spare is usable."""
         while self._spares:
-            spare = self._spares.pop(0)
+            process = self._spares.pop(0).process
             try:
-                ray.get(spare.actor.assign_rank.remote(rank), timeout=ANSWER_TIMEOUT_S)
+                ray.get(process.actor.assign_rank.remote(rank), timeout=ANSWER_TIMEOUT_S)
             except RayError:
-                ray.kill(spare.actor)
+                ray.kill(process.actor)
             else:
-                self._actors[rank] = spare
+                self._actors[rank] = process
                 return True
         return False
 
@@ -107,10 +116,6 @@ class RunGang(Gang):
 def _format_replacement(failed: Set[int], from_spares: Set[int], count: int) -> str:
     """Return the log line about the replaced processes."""
     ranks = ", ".join(map(str, sorted(failed)))
-    replaced = f"processes of ranks {ranks}"
-    if len(failed) == 1:
-        replaced = f"process of rank {ranks}"
-    spares = ""
-    if from_spares:
-        spares = f" ({len(from_spares)} from spares)"
+    replaced = f"process of rank {ranks}" if len(failed) == 1 else f"processes of ranks {ranks}"
+    spares = f" ({len(from_spares)} from spares)" if from_spares else ""
     return f"replaced the {replaced}{spares}; kept {count - len(failed)} of {count}"

@@ -11,7 +11,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 
 from orchestrator.engines import gang, rank_calls, rendezvous, run_gang
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.run_gang import RunGang
+from orchestrator.engines.run_gang import RunGang, Spare
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
@@ -79,7 +79,9 @@ def gang_of(
     monkeypatch.setattr(run_gang, "ray", ray)
     gang_ = RunGang(Workers(count=ranks, spares=spares), show_line=lines.append)
     gang_._actors = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
-    gang_._spares = [ray.process(-1, ranks + number, f"spare {number}") for number in range(spares)]
+    gang_._spares = [
+        Spare(ray.process(-1, ranks + number, f"spare {number}")) for number in range(spares)
+    ]
     monkeypatch.setattr(
         gang_, "_start_process", lambda rank, bundle: ray.process(rank, bundle, f"new {rank}")
     )
@@ -157,7 +159,8 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(ray.killed) == ["old 0", "old 2", "old 3", "spare 0"], "rank 3 did not answer"
     assert lines == ["replaced the processes of ranks 0, 2, 3 (1 from spares); kept 1 of 4"]
     missing = set(range(6)) - {
-        process.bundle for process in (*found._actors.values(), *found._spares)
+        process.bundle
+        for process in (*found._actors.values(), *(spare.process for spare in found._spares))
     }
     assert missing == {0, 4}, "for the next spares"
 
