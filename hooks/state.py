@@ -119,8 +119,8 @@ class State:
     phase_length: int = 0
     """Iterations of this phase on this rank; 0 if unknown (evaluation of an iterable dataset)."""
     elapsed_s: float = 0.0
-    """Seconds since the phase began, in `on_phase_start`; 0 but for a custom loop, which tells of a
-    phase with its first row."""
+    """Seconds since the phase began, in `on_phase_start`. They are 0, except with a custom loop,
+    whose phase is known to have begun only at its first row."""
     max_epochs: int | None = None
     """Epochs of the run; None if its length is in steps."""
     max_steps: int | None = None
@@ -347,7 +347,7 @@ class State:
         """Write an image, or a batch of images as a grid, into the run's folder.
 
         Only rank 0 writes; on other ranks this does nothing. It waits for the device to copy the
-        tensor, so call it every so often. A thread encodes and writes. Reports and the live page
+        tensor, so call it only now and then. A thread encodes and writes. Reports and the live page
         show the image, and loggers send it.
 
         Args:

@@ -44,11 +44,12 @@ class TrainingSession:
 
     The task yields reports: mappings of metrics whose names begin with `train/`, `val/` or `test/`.
     All ranks yield at the same points, and the run reports the means across ranks. A report ends an
-    epoch. The run ends after `epochs` reports, or at the first report after `steps` rows. With
-    several ranks, torch's process group is initialized. All generators start from the experiment's
-    `seed`, so that all ranks build the same model. `restore` then seeds each rank but 0 with `seed`
-    plus its rank; rank 0 continues with its generators, as a loop in one process does. Without
-    `restore`, all ranks sample the same numbers.
+    epoch. The run ends after `epochs` reports, or at the first report after `steps` rows.
+
+    With several ranks, torch's process group is initialized. All generators start from the
+    experiment's `seed`, so that all ranks build the same model. `restore` then seeds each rank but
+    0 with `seed` plus its rank; rank 0 continues with its generators, as a loop in one process
+    does. Without `restore`, all ranks sample the same numbers.
 
     Attributes:
         rank: Number of this process among all ranks.

@@ -81,8 +81,7 @@ class AttemptRecorder:
             self._write(replace(self._record, samples=samples))
 
     def _count_samples(self, checkpoint: str, saved_world_size: int) -> dict[int, int]:
-        """Return the samples of this rank, and of its share of the ranks that no longer exist and
-        have left rows, too."""
+        """Return the samples of this rank, and of its share of the ranks that no longer exist."""
         world = self._world
         counts = {}
         for rank in range(world.rank, saved_world_size, world.world_size):

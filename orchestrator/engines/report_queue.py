@@ -10,7 +10,7 @@ from orchestrator.loop.report import Report
 
 class ReportOrdinal(NamedTuple):
     """Place of a report in the order of a run's reports. A report that a later attempt repeats has
-    the same."""
+    the same place."""
 
     rounds: int
     """Number of complete rounds in the run, up to this report."""

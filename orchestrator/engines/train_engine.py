@@ -147,7 +147,7 @@ class TrainJobs:
         raise NotImplementedError("engine: train makes each trial a job of its own")
 
     def end(self) -> None:
-        """End the ranks where they are, and wait for the end of the job's processes."""
+        """End the ranks at their next reports, and wait for the end of the job's processes."""
         if self._job is None:
             return
         ray.get(self._queue.end.remote())
