@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 from pydantic import model_validator
 
 from orchestrator.experiment.fields.field_errors import make_value_error
@@ -21,12 +21,12 @@ class Asha(Scheduler):
     type: Literal["asha"] = "asha"
     grace_period: Annotated[int, Ge(1)] = 1
     """Reports before a trial may be stopped: the first rung."""
-    reduction_factor: Annotated[float, Gt(1)] = 2
+    reduction_factor: Annotated[float, Ge(1.1), Le(1000)] = 2
     """One in this many trials continues at each rung, and each rung comes this many times later
     than the previous."""
     max_t: Annotated[int, Ge(1)] | None = None
     """Reports after which every trial is stopped; by default trials run to their own end."""
-    brackets: Annotated[int, Ge(1)] = 1
+    brackets: Annotated[int, Ge(1), Le(100)] = 1
     """Number of brackets to which trials are assigned. Each has a later first rung than the previous
     one, which protects trials that begin slowly."""
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 
 from orchestrator.experiment.sections.schedulers.base import Scheduler
 
@@ -18,5 +18,5 @@ class HyperBand(Scheduler):
     type: Literal["hyperband"] = "hyperband"
     max_t: Annotated[int, Ge(1)] = 81
     """Reports after which a trial is stopped; the best trials of a bracket get that far."""
-    reduction_factor: Annotated[float, Gt(1)] = 3
+    reduction_factor: Annotated[float, Ge(1.1), Le(1000)] = 3
     """One in this many trials continues each time a bracket is cut."""

@@ -3,7 +3,9 @@ from collections import Counter
 import pytest
 from ray.tune.schedulers import ASHAScheduler
 
+from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
+from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
 from tests.orchestrator.experiment.sections.schedulers import tune_trials
 from tests.orchestrator.experiment.sections.schedulers.curves import count_reports, draw_curves
 
@@ -44,6 +46,24 @@ def test_a_trial_is_compared_once_at_each_rung() -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("factor", [1.1, 1000.0])
+def test_rungs_are_found_with_every_factor_that_is_allowed(factor: float) -> None:
+    rule = AshaRule(Asha(reduction_factor=factor, brackets=100), seed=0)
+    assert not any(rule.should_stop(trial, 10**9, 1.0) for trial in range(100))
+
+
+@pytest.mark.parametrize(
+    "options", [{"reduction_factor": 1.01}, {"reduction_factor": 1e200}, {"brackets": 101}]
+)
+@pytest.mark.parametrize("kind", [Asha, HyperBand])
+def test_factors_without_sense_are_refused(
+    kind: type[Asha | HyperBand], options: dict[str, float]
+) -> None:
+    """The rungs would be nearer than one report, or further apart than any run is long."""
+    with pytest.raises(ConfigError):
+        kind(**options)
 
 
 def test_later_brackets_begin_later_and_have_fewer_trials() -> None:
