@@ -36,6 +36,7 @@ from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
+from orchestrator.loop.saving.saved_model import SavedModel
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
 from orchestrator.loop.saving.saving_settings import SavingSettings
 from orchestrator.loop.spans.clock import SpanClock, make_clock
@@ -144,6 +145,7 @@ def build_training(
         world=world,
     )
     iterations = choose_runner(task, experiment, state.optimizer)(step_context)
+    saved_model = SavedModel(state, frozen)
     saved_optimizers = SavedOptimizers(state, changes, schedules, modes)
     training = Training(
         task=task,
@@ -159,7 +161,7 @@ def build_training(
         modes=modes,
         iterations=iterations,
         epoch=_make_epoch(experiment, data, state, context.limits.epoch_iterations),
-        contents=contents(state, iterations, data, saved_optimizers, frozen),
+        contents=contents(state, iterations, data, saved_model, saved_optimizers),
         stopping=StopCoordinator(state, world, clock, context.stop_requested),
         last_iteration=context.limits.last_iteration,
     )
