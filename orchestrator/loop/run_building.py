@@ -13,11 +13,8 @@ from orchestrator.loop.inference import Inference
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.run_share import RunShare
 from orchestrator.loop.saving.cursor import RunCursor
-from orchestrator.loop.saving.flushing import RowFlusher
-from orchestrator.loop.saving.random_states import RandomStates
 from orchestrator.loop.saving.run_checkpoints import RunCheckpoints
-from orchestrator.loop.saving.savers import make_saver
-from orchestrator.loop.saving.saving_settings import SavingSettings
+from orchestrator.loop.saving.run_saving import build_saving
 from orchestrator.loop.step.stages import StepContext
 from orchestrator.loop.training import Training
 
@@ -33,28 +30,18 @@ def build_run(
     otherwise."""
     share = share or RunShare(plan.hooks)
     state = training.state
-    cursor = RunCursor(state, training.epoch)
-    random_states = RandomStates()
-    flusher = RowFlusher(context.recorder, context.media, plan, state, cursor)
-    saver = make_saver(
-        context,
-        plan,
-        state=state,
-        contents=training.contents,
-        cursor=cursor,
-        random_states=random_states,
-        flusher=flusher,
-        training_files=share.training_files,
+    saving = build_saving(
+        context, plan, state, training.epoch, training.contents, share.training_files
     )
     checkpoints = RunCheckpoints(
-        saver=saver,
+        saver=saving.saver,
         state=state,
         world=context.world,
         clock=training.clock,
-        saves_end=SavingSettings.read(plan).saves_end,
+        saves_end=saving.saves_end,
         preparing=partial(_prepare_save, training, is_leader=share.is_leader),
     )
-    inference = _build_inference(training, experiment, context, plan, cursor)
+    inference = _build_inference(training, experiment, context, plan, saving.cursor)
     return HookedRun(
         task=training.task,
         experiment=experiment,
@@ -63,10 +50,10 @@ def build_run(
         plan=plan,
         state=state,
         phases=tuple(list_run_phases(experiment, training.data.phases)),
-        cursor=cursor,
-        random_states=random_states,
+        cursor=saving.cursor,
+        random_states=saving.random_states,
         contents=training.contents,
-        flusher=flusher,
+        flusher=saving.flusher,
         checkpoints=checkpoints,
         training=training,
         inference=inference,

@@ -13,12 +13,9 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.run_share import RunShare
-from orchestrator.loop.saving.cursor import EpochProgress, RunCursor
-from orchestrator.loop.saving.flushing import RowFlusher
-from orchestrator.loop.saving.random_states import RandomStates
+from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.run_checkpoints import RunCheckpoints
-from orchestrator.loop.saving.savers import make_saver
-from orchestrator.loop.saving.saving_settings import SavingSettings
+from orchestrator.loop.saving.run_saving import build_saving
 from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.task_errors import COLUMNS
 from orchestrator.loop.training_run import TrainingRun
@@ -107,24 +104,13 @@ def build_custom_run(
     attach_progress(task, state)
 
     parts = CheckpointedParts(state)
-    cursor = RunCursor(state, EpochProgress(state))
-    random_states = RandomStates()
-    flusher = RowFlusher(context.recorder, context.media, plan, state, cursor)
-    saver = make_saver(
-        context,
-        plan,
-        state=state,
-        contents=parts,
-        cursor=cursor,
-        random_states=random_states,
-        flusher=flusher,
-    )
+    saving = build_saving(context, plan, state, EpochProgress(state), parts)
     checkpoints = CustomCheckpoints(
-        saver=saver,
+        saver=saving.saver,
         state=state,
         world=context.world,
         clock=clock,
-        saves_end=SavingSettings.read(plan).saves_end,
+        saves_end=saving.saves_end,
         parts=parts,
         task=task,
     )
@@ -136,10 +122,10 @@ def build_custom_run(
         plan=plan,
         state=state,
         phases=PHASES,  # those of the task are known only from its reports
-        cursor=cursor,
-        random_states=random_states,
+        cursor=saving.cursor,
+        random_states=saving.random_states,
         contents=parts,
-        flusher=flusher,
+        flusher=saving.flusher,
         checkpoints=checkpoints,
         clock=clock,
     )

@@ -1,11 +1,10 @@
 """Saving the checkpoints of a run by all ranks, whatever the contents. Runs in workers."""
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hooks.errors import describe_error
 from hooks.position import Position
@@ -112,9 +111,7 @@ class CheckpointSaver(Saver):
         self._training_files = training_files
 
     def save(self, name: str) -> None:
-        is_master = self._world.is_master
-        choose_name = partial(self._store.choose_name, name) if is_master else lambda: name
-        name, *_ = self._do_on_all_ranks(name, choose_name)
+        name = self._do_on_master(name, partial(self._store.choose_name, name))
         start = perf_counter()
         checkpoint = self._prepare(name)
         self.last_position = self._state.position
@@ -166,8 +163,9 @@ class CheckpointSaver(Saver):
         Raises a rank's error on every rank.
         """
         name = checkpoint.name
-        can_link = self._world.is_master and not checkpoint.has_shards
-        training_files = self._training_files if can_link else None
+        training_files = None
+        if self._world.is_master and not checkpoint.has_shards:
+            training_files = self._training_files
 
         def write() -> Entries:
             linked: Entries = {}
@@ -177,17 +175,28 @@ class CheckpointSaver(Saver):
             unlinked = {file: files[file] for file in files if file not in linked}
             return {**linked, **self._store.write_files(name, unlinked)}
 
-        entries = self._do_on_all_ranks(name, write)
-        all_entries = dict(ChainMap(*map(dict, entries)))
-        self._commit(name, partial(checkpoint.commit, all_entries))
+        entries_by_rank = self._do_on_all_ranks(name, write)
+        entries: dict[str, dict[str, Any]] = {}
+        for own in entries_by_rank:
+            entries |= own
+        self._commit(name, partial(checkpoint.commit, entries))
         if training_files:
-            training_files.keep(self._state.position, self._store, name, entries[0])
+            training_files.keep(self._state.position, self._store, name, entries_by_rank[0])
 
     def _commit(self, name: str, commit: Callable[[], object]) -> None:
         """Let the master publish a checkpoint of which all ranks have written their files;
         collective. Raises the master's error on every rank."""
-        is_master = self._world.is_master
-        self._do_on_all_ranks(name, commit if is_master else lambda: None)
+        self._do_on_master(name, commit)
+
+    def _do_on_master(self, name: str, work: Callable[[], _T]) -> _T:
+        """Let the master do a part of saving a checkpoint; return its result on every rank.
+        Collective. Raises the master's error on every rank."""
+
+        def do_own_part() -> _T | None:
+            return work() if self._world.is_master else None
+
+        result = self._do_on_all_ranks(name, do_own_part)[0]
+        return cast(_T, result)
 
     def _do_on_all_ranks(self, name: str, work: Callable[[], _T]) -> list[_T]:
         """Do this rank's part of saving a checkpoint; return the results of all ranks. Collective.
