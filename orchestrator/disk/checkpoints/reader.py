@@ -91,6 +91,7 @@ class CheckpointReader:
         """
         target = self.read_index()["labels"].get(label)
         if target:
+            self.read_manifest(str(target))
             return str(target)
         if label not in ("best", "last"):
             self.read_manifest(label)

@@ -10,6 +10,7 @@ which is renamed once they are verified. An object store cannot rename: the file
 their final location, the manifest last.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -36,6 +37,9 @@ _THREADS = 4
 _MIN_CONCURRENT_BYTES = 2**20
 """Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with
 threads."""
+
+_UNFINISHED = re.compile(r"\.(epoch|step)-\d+(-iteration-\d+)?(-\d+)?\.partial")
+"""Name of the folder of a checkpoint that is not completely written."""
 
 
 class CheckpointStore(CheckpointReader):
@@ -189,8 +193,11 @@ class CheckpointStore(CheckpointReader):
 
     def recover(self) -> None:
         """Restore a checkpoint whose replacement was interrupted, and delete what is left of one
-        that was replaced. Must not run during a save."""
+        that was replaced or that was not completely written. Must not run during a save."""
         for folder in self.storage.names():
+            if _UNFINISHED.fullmatch(folder):
+                self.storage.delete(folder)
+                continue
             name = folder.removeprefix(".").removesuffix(".old")
             if folder != f".{name}.old":
                 continue

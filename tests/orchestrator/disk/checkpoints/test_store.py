@@ -302,6 +302,24 @@ def test_foreign_files_are_never_touched(store: CheckpointStore) -> None:
     assert store.storage.read(".notes.old/readme.txt") == b"mine"
 
 
+def test_what_a_killed_save_has_written_is_deleted_before_the_next_attempt(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    save(store, "epoch-0001", 1)
+    store.write_files("step-00000123", {"model": {}})
+    store.storage.write(".notes.partial/readme.txt", b"mine")
+    store.recover()
+    assert sorted(store.storage.names()) == [".notes.partial", "epoch-0001"]
+
+
+def test_label_of_a_checkpoint_that_is_gone_is_an_error(store: CheckpointStore) -> None:
+    for number in (1, 2):
+        save(store, f"epoch-000{number}", number)
+    store.mark("epoch-0001", "best")
+    store.storage.delete("epoch-0001")
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001'.*epoch-0002"):
+        store.resolve("best")
+
+
 def test_only_the_master_changes_the_store(storage: Storage, store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
     store.retain("run", ["epoch-0001"])
