@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine, signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
@@ -293,8 +294,10 @@ def _check_events(cls: type[Hook]) -> None:
                 f"{cls.__name__}: the field {name} has the name of an event; rename the field"
             )
     bases = [base for base in cls.__mro__ if base not in Hook.__mro__]
-    methods = [item for base in bases for item in vars(base).items() if isroutine(item[1])]
-    for name, value in methods:
+    members = chain.from_iterable(vars(base).items() for base in bases)
+    for name, value in members:
+        if not isroutine(value):
+            continue
         counterpart = find_counterpart(name)
         is_event = name in EVENTS
         if not is_event and (counterpart or name.startswith("on_")):

@@ -1,4 +1,4 @@
-"""Whether the trials of a running sweep keep its constraints. Used in the driver."""
+"""The check of a running sweep's trials against its constraints. Used in the driver."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from orchestrator.tables.trial_record import TrialRecord
 
 @dataclass(frozen=True)
 class Feasibility:
-    """How an ended trial keeps the sweep's constraints."""
+    """Result of the check of an ended trial."""
 
     excesses: Sequence[float] = ()
     """By how much the trial is beyond each limit; 0 or less where it is not."""

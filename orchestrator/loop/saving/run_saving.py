@@ -1,4 +1,4 @@
-"""What a run needs to save its rows and checkpoints. Runs in workers."""
+"""Building the parts of a run that save its rows and checkpoints. Runs in workers."""
 
 from dataclasses import dataclass
 

@@ -78,7 +78,7 @@ class SweepComparison:
 
 @dataclass(frozen=True)
 class _ComparedSweep:
-    """What is compared of a sweep."""
+    """A sweep that is compared: its trials, and the settings that order them."""
 
     trials: pd.DataFrame
     """Its trials, best first."""

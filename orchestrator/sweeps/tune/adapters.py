@@ -40,10 +40,10 @@ class Stopper(_Unsaved, tune.Stopper):
         self._sweep = sweep
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        told = TrialResult.read(result)
-        if told.reported is None:
+        content = TrialResult.read(result)
+        if content.reported is None:
             return False
-        reason = self._sweep.add_report(told.reported, told.count, result, told.seconds)
+        reason = self._sweep.add_report(content.reported, content.count, result, content.seconds)
         # The scheduler stops one trial of a shared training run, because the others may continue.
         return reason is not None and not shares_training(result["config"][TRIAL])
 

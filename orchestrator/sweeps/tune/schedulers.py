@@ -78,10 +78,10 @@ class _HyperBand(Bands):
     def _with_score(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
         if not result:
             return result  # of a trial that has ended without any
-        told = TrialResult.read(result)
-        if told.reported is None:
+        content = TrialResult.read(result)
+        if content.reported is None:
             return result
-        score = self._scores.add(told.reported, told.count, result[self._metric_name])
+        score = self._scores.add(content.reported, content.count, result[self._metric_name])
         return {**result, self._metric_name: self._sign * score}
 
 

@@ -1,4 +1,4 @@
-"""What Ray Tune passes between the driver and a trial: its config and its results."""
+"""The config and the results of a trial, as Ray Tune passes them between it and the driver."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class TrialReport:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a result tells besides its metrics."""
+    """The content of a result besides its metrics."""
 
     reported: int | None
     """Number of the trial whose report it is; None if it is no report."""
@@ -48,7 +48,7 @@ class TrialResult:
 
     @classmethod
     def read(cls, result: Mapping[str, Any]) -> Self:
-        """Return what a result of `make_tune_result` tells."""
+        """Read a result of `make_tune_result`."""
         return cls(
             reported=result[_REPORTED],
             count=result[TRAINING_ITERATION],
