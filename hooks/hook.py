@@ -114,6 +114,7 @@ class Hook:
         _check_events(cls)
         _check_signatures(cls)
         _check_attributes(cls)
+        _check_state_keys(cls)
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         """Called after a checkpoint is restored, for a resume or an evaluation, and before `on_start`.
@@ -328,7 +329,8 @@ def _check_signatures(cls: type[Hook]) -> None:
 
 
 def _check_attributes(cls: type[Hook]) -> None:
-    """Raise WrongHook for a class attribute of a wrong type."""
+    """Raise WrongHook for a class attribute of a wrong type, or for a collective that some ranks would
+    not run."""
     members = ", ".join(f"Ranks.{member.name}" for member in Ranks)
     names = 'a tuple of names, such as ("_best",)'
     set_of_names = 'a frozenset of names, such as frozenset({"accuracy"})'
@@ -344,6 +346,14 @@ def _check_attributes(cls: type[Hook]) -> None:
         value = getattr(cls, name)
         if not isinstance(value, kind):
             raise WrongHook(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
+    if cls.collective and cls.ranks is not Ranks.ALL:
+        raise WrongHook(
+            f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
+        )
+
+
+def _check_state_keys(cls: type[Hook]) -> None:
+    """Raise WrongHook for two attributes that a checkpoint would keep under the same key."""
     for field in ("state_fields", "rank_state_fields"):
         shared = find_shared_key(cls, field)
         if shared is not None:
@@ -351,10 +361,6 @@ def _check_attributes(cls: type[Hook]) -> None:
                 f"{cls.__name__}.{field} names {shared[0]} and {shared[1]}, which a checkpoint keeps"
                 " under one name, without the underscore; rename one of them"
             )
-    if cls.collective and cls.ranks is not Ranks.ALL:
-        raise WrongHook(
-            f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
-        )
 
 
 def find_hook_with_metric(name: str, hooks: Mapping[str, Hook]) -> str | None:

@@ -327,7 +327,8 @@ class State:
             **columns: Numbers, or tensors of one element.
 
         Raises:
-            ValueError: If the loop records a column of this name, or a value is not one number.
+            ValueError: If the loop records a column of this name, or a value is not one number; then
+                no column is added.
 
         Example:
             ```python
@@ -335,13 +336,15 @@ class State:
                 state.record(confidence=state.output.softmax(1).amax(1).mean())
             ```
         """
+        copies: dict[str, Any] = {}
         for name, value in columns.items():
             column = self.column(name)
             if not self.loop_columns.isdisjoint((name, column)):
                 raise ValueError(
                     f"the loop records the column `{column}`; use another name, such as `own_{name}`"
                 )
-            self.row[column] = copy_row_value(name, value)
+            copies[column] = copy_row_value(name, value)
+        self.row.update(copies)
 
     def record_image(self, name: str, tensor: Tensor) -> None:
         """Write an image, or a batch of images as a grid, into the run's folder.

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import PurePosixPath
 from threading import Event, Lock, Thread
 from time import gmtime, sleep, strftime, time
 from typing import Literal, Self
@@ -129,6 +130,23 @@ def check_lease(path: str) -> None:
             lease.renew()
 
 
+def delete_leftovers(storage: Storage) -> None:
+    """Delete the unfinished files of dead processes, at any depth.
+
+    A process on another machine seems dead as well. Among those, only the drivers of folders with
+    claims of their own can be alive, such as the evaluations of a run: what these write is kept.
+
+    Args:
+        storage: A folder whose lease this process has.
+    """
+    for name, pid in storage.list_unfinished().items():
+        folders = PurePosixPath(name).parents[:-1]
+        if not is_pid_alive(pid) and not any(
+            is_driven(storage / str(folder)) for folder in folders
+        ):
+            storage.delete(name)
+
+
 class Lease:
     """The right to drive a run or a sweep until the `with` block or the process ends. Used in the
     driver.
@@ -158,7 +176,7 @@ class Lease:
         _leases[self.name] = self
         try:
             self._acquire()
-            self._run.delete_leftovers(is_pid_alive)
+            delete_leftovers(self._run)
         except BaseException as error:
             with suppress(HookyardError, OSError):
                 self._folder.delete(self.name)

@@ -16,8 +16,8 @@ from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.evaluations import get_evaluated_run
 from orchestrator.disk.hang_reports import FOLDER as HANG_REPORTS
+from orchestrator.disk.lease import delete_leftovers
 from orchestrator.disk.media import count_media
-from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import UsageError
@@ -71,7 +71,7 @@ class AssignedRun:
         store = self.store
         store.recover()
         # An `out_dir` is outside the folder that the driver cleans.
-        store.storage.delete_leftovers(is_pid_alive)
+        delete_leftovers(store.storage)
         if self.folder.read_attempts():
             return
 

@@ -80,6 +80,17 @@ class LocalFiles:
                     states[file.removeprefix(path).lstrip("/")] = state
         return dict(sorted(states.items()))
 
+    def list_unfinished(self, path: str) -> dict[str, int]:
+        unfinished: dict[str, int] = {}
+        for folder, _, names in os.walk(path):
+            for name in names:
+                match = _UNFINISHED.fullmatch(name)
+                if match is not None:
+                    unfinished[os.path.relpath(os.path.join(folder, name), path)] = int(
+                        match["pid"]
+                    )
+        return unfinished
+
     def read_link(self, path: str) -> Path | None:
         return Path(os.path.realpath(path)) if os.path.islink(path) else None
 
@@ -180,16 +191,6 @@ class LocalFiles:
                 _delete_folder(target)
             else:
                 target.unlink(missing_ok=True)
-
-    def delete_leftovers(self, path: str, is_alive: Callable[[int], bool]) -> None:
-        for folder, _, names in os.walk(path):
-            for name in names:
-                match = _UNFINISHED.fullmatch(name)
-                if match is None or is_alive(int(match["pid"])):
-                    continue
-                leftover = Path(folder, name)
-                with raising_storage_errors(leftover):
-                    leftover.unlink(missing_ok=True)
 
 
 def _delete_folder(folder: Path) -> None:

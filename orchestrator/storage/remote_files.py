@@ -195,5 +195,6 @@ class RemoteFiles:
 
         self._requests.send(delete)
 
-    def delete_leftovers(self, path: str, is_alive: Callable[[int], bool]) -> None:
-        """Do nothing: an upload leaves no unfinished file."""
+    def list_unfinished(self, path: str) -> dict[str, int]:
+        """Return nothing: an upload leaves no unfinished file."""
+        return {}

@@ -156,6 +156,11 @@ class Storage:
         """Return all files below a folder by relative path, sorted: one request per thousand."""
         return self._backend.list_tree(self._path(folder))
 
+    def list_unfinished(self) -> dict[str, int]:
+        """Return the files in a local folder, at any depth, that a process has begun to write and has
+        not renamed: its pid by relative path. A remote upload leaves none."""
+        return self._backend.list_unfinished(self.root)
+
     @property
     def link_target(self) -> Path | None:
         """The folder that this storage is a link to; None if it is no link."""
@@ -232,14 +237,6 @@ class Storage:
         is left there with a warning.
         """
         self._writer.delete(self._path(name))
-
-    def delete_leftovers(self, is_alive: Callable[[int], bool]) -> None:
-        """Delete unfinished files in a local folder, at any depth, whose process is not alive.
-
-        Args:
-            is_alive: Whether the process with a pid is alive.
-        """
-        self._writer.delete_leftovers(self.root, is_alive)
 
 
 def _encode(text: str) -> bytes:

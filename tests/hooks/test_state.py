@@ -32,7 +32,7 @@ def test_a_column_of_the_loop_is_not_recorded_also_under_the_name_of_an_optimize
     state = State(loop_columns=frozenset({"forward_s", "loss"}), turn="s")
     for name, column in (("forward", "forward_s"), ("loss", "loss_s")):
         with pytest.raises(ValueError, match=f"the loop records the column `{column}`"):
-            state.record(**{name: 0.5})
+            state.record(**{"own_first": 0.5, name: 0.5})
     state.record(own_forward=0.5)
     assert state.row == {"own_forward_s": 0.5}
 

@@ -69,15 +69,10 @@ class _HyperBand(Bands):
         self._scores = Scores(settings)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        scored = self._with_score(trial, result)
+        scored = self._with_score(result)
         return str(super().on_trial_result(tune_controller, trial, scored))
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        super().on_trial_complete(tune_controller, trial, self._with_score(trial, result))
-
-    def _with_score(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        if not result:
-            return result  # of a trial that has ended without any
+    def _with_score(self, result: dict[str, Any]) -> dict[str, Any]:
         content = TrialResult.read(result)
         if content.reported is None:
             return result

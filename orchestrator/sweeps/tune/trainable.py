@@ -33,7 +33,7 @@ from orchestrator.sweeps.tune.trial_data import TRIAL, TrialReport
 from orchestrator.sweeps.tune.trial_results import TrialResults
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
-"""Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process
+"""Engines by name. `list_bundles` returns the resources that Tune reserves for a trial, its own process
 first."""
 _POINTER = "checkpoint.json"
 

@@ -295,3 +295,17 @@ def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None
             if path.is_file()
         }
         assert {name for name in there if not name.startswith(FOLDER)} == kept
+
+
+def test_what_a_live_evaluation_on_another_machine_writes_is_kept(folder: Storage) -> None:
+    """Its pid means nothing on this machine, but its own claim shows that it is alive."""
+    dead = gone().pid
+    put(folder / "evaluations/live", elsewhere())
+    put(folder / "evaluations/dead", elsewhere(), age_s=2 * LEASE_TTL_S)
+    for evaluation in ("live", "dead"):
+        folder.write(f"evaluations/{evaluation}/predictions/.part.parquet.{dead}.0123abcd", "x")
+
+    with Lease(folder):
+        assert [*folder.list_unfinished()] == [
+            f"evaluations/live/predictions/.part.parquet.{dead}.0123abcd"
+        ]

@@ -15,7 +15,6 @@ WRITES: dict[str, Callable[[Storage], object]] = {
     "rename": lambda storage: storage.rename("a", "b"),
     "link": lambda storage: storage.link("b", storage, "a"),
     "open_stream": lambda storage: storage.open_stream("b", b""),
-    "delete_leftovers": lambda storage: storage.delete_leftovers(lambda pid: False),
 }
 
 

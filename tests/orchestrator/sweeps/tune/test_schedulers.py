@@ -39,10 +39,10 @@ def test_a_trial_that_never_reported_does_not_spoil_the_score_of_its_repeats(
     hyperband = {"type": "hyperband", "max_t": 4, "reduction_factor": 2}
     settings = make_sweep(trials=2, repeats=2, scheduler=hyperband)
     controller, scheduler = start(settings, tmp_path)
-    scheduler.on_trial_complete(
+    scheduler.on_trial_result(
         controller, controller.trials[0], make_result({METRIC: math.nan}, None)
     )
-    assert scheduler._with_score(FakeTrial(1, {}), make_result({METRIC: 0.5}, 1))[METRIC] == 0.5
+    assert scheduler._with_score(make_result({METRIC: 0.5}, 1))[METRIC] == 0.5
 
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:
