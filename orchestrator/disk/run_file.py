@@ -60,7 +60,7 @@ class RunFile:
         write_json(self._storage, RUN_FILE, entries)
 
     def resume(self, metadata: RunMetadata, earlier_s: float | None = None) -> None:
-        """Record that this process continues the run.
+        """Record that this process continues the run. Nothing is left of an earlier end.
 
         Args:
             metadata: The run's metadata, perhaps with changes.
@@ -77,6 +77,12 @@ class RunFile:
             resumed=[*metadata.resumed, format_now()],
             earlier_s=earlier_s,
             ended=None,
+            attempts=None,
+            ranks=None,
+            hosts=(),
+            reports=None,
+            best=None,
+            diverged="",
             stopped=(),
             error=None,
             is_user_error=False,

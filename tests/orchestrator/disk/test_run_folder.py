@@ -3,14 +3,16 @@ import shlex
 import socket
 import time
 import uuid
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from hooks.position import Position, Stage
+from orchestrator.disk.best import Best
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_metadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.timestamps import format_now, seconds_at
 from orchestrator.errors import DamagedFile, UsageError
@@ -86,6 +88,34 @@ def test_nothing_of_an_earlier_failure_outlasts_the_next_start_or_end(
     folder.run_file.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
     folder.run_file.resume(folder.read_metadata())
     assert read_outcome() == ("running", None, False, False)
+
+
+def test_nothing_of_an_earlier_end_is_left_in_a_resumed_run(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    begun = folder.read_metadata()
+    best = Best("val/accuracy", "max", 0.5, epoch=1, step=2, iteration=2)
+    ends: dict[str, object] = {
+        "status": "failed",
+        "ended": format_now(),
+        "attempts": 2,
+        "ranks": 4,
+        "hosts": ("a", "b"),
+        "reports": 3,
+        "best": best,
+        "diverged": "loss is NaN",
+        "stopped": ("requested",),
+        "error": "out of memory",
+        "is_user_error": True,
+        "metric_missing": True,
+    }
+    names = [field.name for field in fields(RunMetadata)]
+    assert {*ends} == {"status", *names[names.index("ended") :]}, "each entry of an end"
+
+    folder.run_file.replace(replace(begun, **ends))  # type: ignore[arg-type]
+    folder.run_file.resume(folder.read_metadata())
+    resumed = folder.read_metadata()
+    kept = {"resumed": resumed.resumed, "earlier_s": resumed.earlier_s}
+    assert resumed == replace(begun, **kept)  # type: ignore[arg-type]
 
 
 def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
