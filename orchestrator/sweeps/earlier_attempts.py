@@ -51,24 +51,30 @@ def compute_seconds_used(metadata: RunMetadata, previous: Mapping[int, TrialReco
     return seconds
 
 
-def wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
+def wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> bool:
     """Wait until the trial processes of a dead driver have ended: two processes must not write to
     the same trial.
 
-    Raises UsageError if a process is still there in the end.
+    Returns:
+        Whether there were any.
+
+    Raises:
+        UsageError: If a process is still there in the end.
     """
     trials = [RunFolder(folder.storage / "trials", name) for name in names]
     deadline = monotonic() + _ORPHAN_TIMEOUT_S
+    waited = False
     while True:
         metadata = folder.storage.map(RunFolder.read_metadata, trials)
         alive = [trial for trial in metadata if _has_live_process(trial)]
         if not alive:
-            return
+            return waited
         if monotonic() > deadline:
             raise UsageError(
                 f"{alive[0].driver} is still training {folder}/trials/{alive[0].name}; stop it"
                 " first"
             )
+        waited = True
         sleep(0.5)
 
 

@@ -78,7 +78,7 @@ def resume_with_lease(
         metadata = folder.read_metadata()
         address = choose_address(address, local=metadata.local)
         settings = _get_settings(folder, experiment, metadata)
-        previous = load_previous_trials(folder, settings, rerun_failed=failed)
+        previous = _load_idle_trials(folder, settings, rerun_failed=failed)
         _check_grid(folder, settings, previous)
         earlier_s = _measure_earlier_seconds(metadata, previous)
 
@@ -92,12 +92,23 @@ def resume_with_lease(
     check_can_run(experiment, settings, local=metadata.local, address=address)
     with errors_before_start():
         TrialIndex(folder, settings.objectives).write(previous.values())
-        continued = [trial.name for trial in previous.values() if not trial.has_ended]
-        wait_for_orphans(folder, continued)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         changed = replace(metadata, sweep=summarize_settings(settings))
         folder.run_file.resume(changed, earlier_s)
     return run_trials(folder, experiment, previous, address, lease)
+
+
+def _load_idle_trials(
+    folder: RunFolder, settings: SweepSettings, *, rerun_failed: bool
+) -> dict[int, TrialRecord]:
+    """Return the trials of earlier attempts by number, once no process trains one of them. Raises
+    UsageError if one still does in the end."""
+    previous = load_previous_trials(folder, settings, rerun_failed=rerun_failed)
+    unended = [trial.name for trial in previous.values() if not trial.has_ended]
+    if not wait_for_orphans(folder, unended):
+        return previous
+    # Meanwhile they have reported, and some have ended.
+    return load_previous_trials(folder, settings, rerun_failed=rerun_failed)
 
 
 def _measure_earlier_seconds(metadata: RunMetadata, previous: Mapping[int, TrialRecord]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from orchestrator.disk.checkpoints.deletion import delete_checkpoint
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_inside
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import read_json, write_json
@@ -79,7 +80,7 @@ class Index:
         if index != before:
             write_json(self._storage, INDEX, index)
         for name in sorted(released):
-            self._run_deletion(partial(self._storage.delete, name))
+            self._run_deletion(partial(delete_checkpoint, self._storage, name))
 
     def reset(self, newest: str, retained: Collection[str], *, keeps_labels: bool) -> None:
         """Write the index of a run that goes on from an earlier checkpoint, and delete none.

@@ -22,6 +22,7 @@ import torch
 
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.deletion import delete_checkpoint
 from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
 from orchestrator.disk.checkpoints.index import INDEX, Index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
@@ -38,8 +39,8 @@ _MIN_CONCURRENT_BYTES = 2**20
 """Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with
 threads."""
 
-_UNFINISHED = re.compile(r"\.(epoch|step)-\d+(-iteration-\d+)?(-\d+)?\.partial")
-"""Name of the folder of a checkpoint that is not completely written."""
+_UNFINISHED = re.compile(r"\.(epoch|step)-\d+(-iteration-\d+)?(-\d+)?\.(partial|deleted)")
+"""Name of the folder of a checkpoint that is not completely written, or not completely deleted."""
 
 
 class CheckpointStore(CheckpointReader):
@@ -86,14 +87,14 @@ class CheckpointStore(CheckpointReader):
 
     def choose_name(self, name: str) -> str:
         """Return `name`, or an unused variant on an object store, which cannot replace a folder.
-        Master only."""
+        Variants sort by age. Master only."""
         if self.storage.local:
             return name
         candidate = name
         for number in count(2):
             if MANIFEST not in self.storage.names(candidate):
                 break
-            candidate = f"{name}-{number}"
+            candidate = f"{name}-{number:02}"
         return candidate
 
     def discard_unfinished(self, name: str) -> None:
@@ -160,7 +161,7 @@ class CheckpointStore(CheckpointReader):
             retained = [name]
         self.index.reset(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
-            self.storage.delete(other)
+            delete_checkpoint(self.storage, other)
         return name
 
     def copy_from(self, source: CheckpointReader, name: str, media: int = 0) -> str:
@@ -193,7 +194,7 @@ class CheckpointStore(CheckpointReader):
 
     def recover(self) -> None:
         """Restore a checkpoint whose replacement was interrupted, and delete what is left of one
-        that was replaced or that was not completely written. Must not run during a save."""
+        that was replaced, or not completely written or deleted. Must not run during a save."""
         for folder in self.storage.names():
             if _UNFINISHED.fullmatch(folder):
                 self.storage.delete(folder)
@@ -210,7 +211,7 @@ class CheckpointStore(CheckpointReader):
         """Delete all checkpoints. Must not run during a save."""
         manifests, errors = read_checkpoints(self.storage)
         for name in (*manifests, *errors):
-            self.storage.delete(name)
+            delete_checkpoint(self.storage, name)
         self.storage.delete(INDEX)
 
     # Called by hooks

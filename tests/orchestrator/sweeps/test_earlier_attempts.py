@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.sweeps import earlier_attempts
 from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used, load_previous_trials
+from orchestrator.sweeps.resume import _load_idle_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
 from tests.orchestrator.runs.written import change
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
@@ -57,6 +61,22 @@ def test_the_remaining_trials_are_interrupted_failed_or_new(tmp_path: Path) -> N
     assert list_remaining_trials(settings(), again) == [2, 3, 4], (
         "3 and 4 began when the grid had more than three points"
     )
+
+
+def test_a_trial_that_an_orphan_ends_meanwhile_is_read_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process stands for the trial's."""
+    sweep = RunFolder(tmp_path, "sweep")
+    trial = begun(sweep, 0, "running", {"optimizer.lr": 0.1})
+
+    def end(_: float) -> None:
+        trial.append_report({"attempt": 0, "time": "2026-01-01T00:01:00Z"})
+        change(trial, status="finished")
+
+    monkeypatch.setattr(earlier_attempts, "sleep", end)
+    (record,) = _load_idle_trials(sweep, settings(), rerun_failed=False).values()
+    assert (record.status, len(record.reported)) == ("finished", 1)
 
 
 def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(

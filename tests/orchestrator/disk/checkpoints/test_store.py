@@ -311,6 +311,33 @@ def test_what_a_killed_save_has_written_is_deleted_before_the_next_attempt(tmp_p
     assert sorted(store.storage.names()) == [".notes.partial", "epoch-0001"]
 
 
+def test_a_deletion_that_is_cut_short_leaves_no_damaged_checkpoint(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        save(store, f"epoch-000{number}", number)
+
+    store.retain("run", ["epoch-0003"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "delete", _delete_one_file)
+        with pytest.raises(KeyboardInterrupt):
+            store.retain("run", [])
+
+    found = store.find_latest()
+    assert (found.name, found.skip_reasons) == ("epoch-0002", [])
+    store.recover()
+    assert {*store.storage.names()} - {"epoch-0003"} == {"epoch-0001", "epoch-0002", "index.json"}
+
+
+def _delete_one_file(storage: Storage, name: str) -> None:
+    """Stands for a kill in the middle of a deletion of a folder."""
+    files = storage.names(name)
+    if files:
+        storage._writer.delete(storage._path(f"{name}/{files[0]}"))
+        raise KeyboardInterrupt
+    storage._writer.delete(storage._path(name))
+
+
 def test_label_of_a_checkpoint_that_is_gone_is_an_error(store: CheckpointStore) -> None:
     for number in (1, 2):
         save(store, f"epoch-000{number}", number)
