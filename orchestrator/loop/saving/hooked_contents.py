@@ -1,12 +1,12 @@
 """Checkpoint contents of the hooked loop: model, optimizers, position in the data, means."""
 
-from functools import partial
 from typing import Any
 
 from hooks.state import State
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.saving.contents import LoadedCheckpoint
-from orchestrator.loop.saving.data_sizes import compare_data_sizes
+from orchestrator.loop.saving.data_sizes import check_position, describe_changed_sizes
+from orchestrator.loop.saving.misfit import explaining_misfit
 from orchestrator.loop.saving.saved_model import SavedModel
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.means import Means
@@ -63,6 +63,7 @@ class HookedContents:
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._restore_model_and_optimizers(loaded)
+        self._compare_data(loaded)
         self._iterations.microbatches = loaded.manifest.get("microbatches", 1)
         task_state = loaded.read_per_rank("task", self._state.world_size)
         if task_state:
@@ -78,16 +79,21 @@ class HookedContents:
         rescheduled = self._optimizers.find_rescheduled(loaded.manifest)
         # If the weights do not fit, that explains why the optimizers do not.
         self._model.restore_weights(loaded)
-        self._model.restore_or_explain(
-            loaded,
-            partial(self._optimizers.restore, loaded, rescheduled),
-            "its optimizer's state has no {}",
-        )
+        with explaining_misfit(loaded, self._state.module, "its optimizer's state has no {}"):
+            self._optimizers.restore(loaded, rescheduled)
         self._model.restore_training_settings(loaded)
-        compare_data_sizes(loaded, self._data.sizes(), self._state)
         # The settings of this experiment take the place of those that the optimizers have restored.
         self._optimizers.restore_settings(loaded, rescheduled)
-        self._model.restore_buffers(loaded)
+        self._model.restore_own_buffers(loaded)
+
+    def _compare_data(self, loaded: LoadedCheckpoint) -> None:
+        """Show changed numbers of samples; raises CheckpointError if the position is behind the last
+        one."""
+        sizes = self._data.sizes()
+        check_position(loaded, sizes)
+        if self._state.is_master:
+            for change in describe_changed_sizes(loaded, sizes):
+                self._state.show(change)
 
     def _restore_means(self, loaded: LoadedCheckpoint) -> None:
         state = self._state
@@ -95,7 +101,7 @@ class HookedContents:
         means.include(loaded.rank_state.get("means", {}))
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
-            means.include(loaded.load_rank_state(rank)["means"])
+            means.include(loaded.load_rank_state(rank).get("means", {}))
         self._iterations.metrics.means = means
 
 
@@ -111,4 +117,4 @@ class EvaluationContents(HookedContents):
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._model.restore_weights(loaded)
         self._optimizers.restore_hook_fields()
-        self._model.restore_buffers(loaded)
+        self._model.restore_own_buffers(loaded)

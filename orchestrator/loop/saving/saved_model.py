@@ -1,6 +1,5 @@
 """The model in a checkpoint: its weights and buffers, and what training has changed of it."""
 
-from collections.abc import Callable
 from typing import Any
 
 from hooks.model.buffers import describe_buffers, restore_buffers
@@ -8,9 +7,9 @@ from hooks.state import State
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.model.frozen_weights import RECORD, FrozenWeights, add_frozen_weights
 from orchestrator.loop.model.gradient_order import GradientOrder
-from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.sharded_modules import get_mesh, shard_model_state
 from orchestrator.loop.saving.contents import LoadedCheckpoint
+from orchestrator.loop.saving.misfit import explaining_misfit
 
 
 class SavedModel:
@@ -40,7 +39,8 @@ class SavedModel:
         return weights
 
     def leave_out_frozen(self, content: dict[str, Any]) -> None:
-        """Leave out the frozen weights of a checkpoint's shared content."""
+        """Leave out the frozen weights of a checkpoint's shared content, before `describe`. Only the
+        master does, because it alone has the content."""
         if self._frozen and self._state.is_master:
             self._frozen.leave_out(content)
 
@@ -52,7 +52,8 @@ class SavedModel:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return entries of the manifest: what training has changed of the model."""
+        """Return entries of the manifest: what training has changed of the model, and which weights
+        `leave_out_frozen` has left out of this checkpoint."""
         entries = {
             "gradient_order": self._gradient_order.save(),
             "remade_buffers": self._list_remade_buffers(),
@@ -89,28 +90,9 @@ class SavedModel:
         remade = loaded.manifest.get("remade_buffers", ())
         remade_weights = {name: weights[name] for name in remade if name in weights}
         restore_buffers(self._module, remade_weights, remade, persistent=weights)
-
-        def load() -> None:
+        missing_key = "the model's load_state_dict asks for {}, which is not in the checkpoint"
+        with explaining_misfit(loaded, self._module, missing_key):
             self._module.load_state_dict(shard_model_state(weights, self._module))
-
-        self.restore_or_explain(loaded, load, "the model failed in load_state_dict: KeyError: {}")
-
-    def restore_or_explain(
-        self, loaded: LoadedCheckpoint, restore: Callable[[], None], missing_key: str
-    ) -> None:
-        """Restore something of a checkpoint, or raise UsageError if that does not fit.
-
-        Args:
-            loaded: The checkpoint.
-            restore: Function that restores it.
-            missing_key: What a KeyError means, with a place for its key.
-        """
-        try:
-            restore()
-        except KeyError as error:
-            raise self._make_misfit_error(loaded, missing_key.format(error)) from error
-        except (RuntimeError, ValueError) as error:
-            raise self._make_misfit_error(loaded, str(error)) from error
 
     def restore_training_settings(self, loaded: LoadedCheckpoint) -> None:
         """Restore the order of the gradients, and which parameters are trained."""
@@ -118,7 +100,7 @@ class SavedModel:
         for name, is_trained in loaded.manifest.get("requires_grad", {}).items():
             self._module.get_parameter(name).requires_grad_(is_trained)
 
-    def restore_buffers(self, loaded: LoadedCheckpoint) -> None:
+    def restore_own_buffers(self, loaded: LoadedCheckpoint) -> None:
         """Restore this rank's own buffers, in place of the master's, which are among the weights."""
         saved = loaded.rank_state.get("buffers", {})
         remade = loaded.rank_state.get("remade_buffers", ())
@@ -133,14 +115,5 @@ class SavedModel:
         try:
             add_frozen_weights(loaded.shared, record, self._module, loaded.name)
         except CheckpointError as error:
+            # The checkpoint is intact, so an older one would not help.
             raise UsageError(str(error)) from None
-
-    def _make_misfit_error(self, loaded: LoadedCheckpoint, reason: str) -> UsageError:
-        """Return the error of a checkpoint that cannot be restored; a mismatch of the weights
-        explains it better than `reason`."""
-        model = self._module.state_dict()
-        reasons = describe_mismatches(loaded.shared["model"], model, model) or [reason]
-        return UsageError(
-            f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
-            " start another run with init.from"
-        )

@@ -326,6 +326,28 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
         other.restore("epoch-0001")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("ECC error")],
+    ids=["memory", "device"],
+)
+def test_a_failure_of_the_device_while_a_checkpoint_is_restored_is_not_a_misfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    """A retry may succeed, so it must not count as a mistake of the user."""
+    context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+    first = Loop(Points(), experiment(), {}, context)
+    next(first.run())
+    first.save()
+
+    def fail(optimizer: torch.optim.Optimizer, content: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", fail)
+    with pytest.raises(type(error), match=str(error)):
+        Loop(Points(), experiment(), {}, context).restore("epoch-0001")
+
+
 class Vocabulary(nn.Linear):
     """Looks up a word that is not there when it is loaded."""
 
@@ -345,7 +367,9 @@ def test_a_key_error_of_the_model_is_not_the_optimizer_s(tmp_path: Path) -> None
     next(first.run())
     first.save()
     other = Loop(WithVocabulary(), experiment(), {}, context)
-    with pytest.raises(UsageError, match="the model failed in load_state_dict: KeyError: 'word'"):
+    with pytest.raises(
+        UsageError, match="the model's load_state_dict asks for 'word', which is not in"
+    ):
         other.restore("epoch-0001")
 
 
@@ -455,6 +479,6 @@ def test_resume_past_the_last_sample_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(
         CheckpointError,
-        match=(r"had 52 samples.*has 20 now within an epoch, after 24 of them; restore the data"),
+        match=r"train has 20 samples now, but checkpoint '.*' was made after 24 of 52 in its epoch",
     ):
         loop.restore("step-00000003")
