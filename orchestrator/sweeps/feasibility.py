@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
+from orchestrator.errors import DamagedFile
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.constraints import Constraints, read_measured_cells
 from orchestrator.tables.trial_record import TrialRecord
@@ -17,7 +18,7 @@ class Feasibility:
     excesses: Sequence[float] = ()
     """By how much the trial is beyond each limit; 0 or less where it is not."""
     broken: str | None = None
-    """Which constraints it breaks; None if it keeps all."""
+    """Which constraints it violates, or why that is unknown; None if it satisfies all."""
 
 
 class FeasibilityCheck:
@@ -38,8 +39,13 @@ class FeasibilityCheck:
         )
 
     def check_folder(self, number: int) -> Feasibility:
-        """Check a trial by what its folder says."""
+        """Check a trial by what its folder says. Of one with a damaged file nothing is known, so it
+        is infeasible."""
         if not self._constraints:
             return Feasibility()
         folder = trial_folder(self._sweep.location, number)
-        return self.check(TrialRecord.read(folder, self._objectives))
+        try:
+            record = TrialRecord.read(folder, self._objectives)
+        except DamagedFile as error:
+            return Feasibility(self._constraints.measure({}), str(error))
+        return self.check(record)

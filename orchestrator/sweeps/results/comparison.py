@@ -1,25 +1,22 @@
 """Comparison of sweeps: their settings, best trials, metrics and costs, and which differences are
 noise.
 
-Paired t tests compare trials with the same values. Otherwise, permutation tests compare the trials;
-with repeats, Welch's t test compares the best configurations.
+Permutation tests compare the trials. With repeats, Welch's t test compares the best configurations.
+Trials with the same values are compared in pairs (`paired_comparison`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, isnan
-from typing import Any, NamedTuple, Self
+from math import comb
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.column_names import CONFIG
+from orchestrator.sweeps.results.compared_sweep import ComparedSweep, list_parameters
 from orchestrator.sweeps.results.configurations_table import aggregate_repeats
-from orchestrator.sweeps.results.ranking import (
-    list_configurations,
-    select_candidates,
-    sort_best_first,
-)
+from orchestrator.sweeps.results.paired_comparison import PairedDifferences, compare_same_values
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.compared_values import (
     Classify,
@@ -37,23 +34,8 @@ from orchestrator.tables.configurations import Configuration
 from orchestrator.tables.significance import (
     SIGNIFICANCE_LEVEL,
     is_significant,
-    run_paired_test,
     run_welch_test,
 )
-from orchestrator.units import is_number
-
-
-@dataclass(frozen=True)
-class PairedDifferences:
-    """Differences from the first sweep of trials with the same values; with repeats, also with the
-    same seed or repeated value."""
-
-    values: list[float | None]
-    """Mean difference of each sweep; None for the first, and without such trials."""
-    trials: list[int | None]
-    """Number of trials of each sweep that have such a trial in the first; None for the first."""
-    findings: list[Verdict | None]
-    """None for the first."""
 
 
 @dataclass(frozen=True)
@@ -76,44 +58,9 @@ class SweepComparison:
     """Each sweep's value of the entries of the environment that differ, by dotted path."""
 
 
-@dataclass(frozen=True)
-class _ComparedSweep:
-    """A sweep that is compared: its trials, and the settings that order them."""
-
-    trials: pd.DataFrame
-    """Its trials, best first."""
-    objectives: Mapping[str, str]
-    """Each metric with its mode; the first one orders the trials."""
-    aggregate: str
-    repeated_path: str
-
-    @classmethod
-    def read(cls, sweep: Sweep) -> Self:
-        objectives = dict(sweep.objectives)
-        trials = sort_best_first(sweep.trials, objectives, sweep.aggregate)
-        return cls(trials, objectives, sweep.aggregate, sweep.repeated_path)
-
-    @property
-    def best_trial(self) -> Any:
-        """The row of the best trial; None if no trial counts."""
-        candidates = select_candidates(self.trials, next(iter(self.objectives)))
-        return candidates.iloc[0] if len(candidates) else None
-
-    def has_configurations(self, metric: str) -> bool:
-        """Return whether the sweep has repeats, and trials with a metric."""
-        return "configuration" in self.trials and metric in self.trials
-
-    def find_best_configuration(self, metric: str, mode: str) -> Configuration | None:
-        """Return the best configuration; None if none has a mean."""
-        configurations = list_configurations(self.trials, metric, mode, self.aggregate)
-        if not configurations or isnan(configurations[0].mean):
-            return None
-        return configurations[0]
-
-
 def compare_sweeps(sweeps: Sequence[Sweep]) -> SweepComparison:
     """Compare every sweep with the first."""
-    compared = [_ComparedSweep.read(sweep) for sweep in sweeps]
+    compared = [ComparedSweep.read(sweep) for sweep in sweeps]
     objectives: dict[str, str] = {}
     for sweep in compared:
         for metric, mode in sweep.objectives.items():
@@ -127,7 +74,7 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> SweepComparison:
         config=find_config_differences([sweep.config for sweep in sweeps]),
         chosen=_find_chosen_values(compared),
         metrics=_compare_metrics(compared, objectives),
-        same_values=_compare_same_values(compared, objectives),
+        same_values=compare_same_values(compared, objectives),
         costs=_compare_costs(compared),
         environment=find_config_differences(environments),
     )
@@ -140,39 +87,32 @@ def _count_by_status(table: pd.DataFrame) -> dict[str, int]:
     return {str(status): int(count) for status, count in counts.items()}
 
 
-def _find_chosen_values(sweeps: Sequence[_ComparedSweep]) -> dict[str, list[Any]]:
+def _find_chosen_values(sweeps: Sequence[ComparedSweep]) -> dict[str, list[Any]]:
     """Return the name and the values of each sweep's best trial."""
     best_trials = [sweep.best_trial for sweep in sweeps]
     chosen = {"best trial": [None if trial is None else trial.name for trial in best_trials]}
 
     paths: dict[str, None] = {}
     for sweep in sweeps:
-        paths.update(dict.fromkeys(_list_parameters(sweep.trials)))
+        paths.update(dict.fromkeys(list_parameters(sweep.trials)))
     for path in paths:
         values = [None if trial is None else trial.get(path) for trial in best_trials]
         chosen[path.removeprefix(CONFIG)] = values
     return chosen
 
 
-def _list_parameters(table: pd.DataFrame) -> list[str]:
-    return [name for name in map(str, table) if name.startswith(CONFIG)]
-
-
-# Metrics and costs, by permutation tests and Welch's t test
-
-
 def _compare_metrics(
-    sweeps: Sequence[_ComparedSweep], objectives: Mapping[str, str]
+    sweeps: Sequence[ComparedSweep], objectives: Mapping[str, str]
 ) -> dict[str, ComparedValues]:
     tables = [sweep.trials for sweep in sweeps]
     compared = {}
     for metric, mode in objectives.items():
         if all(sweep.has_configurations(metric) for sweep in sweeps):
-            leaders = [sweep.find_best_configuration(metric, mode) for sweep in sweeps]
-            compared[f"{metric} best configuration"] = _compare_configurations(leaders)
+            best = [sweep.find_best_configuration(metric, mode) for sweep in sweeps]
+            compared[f"{metric} best configuration"] = _compare_configurations(best)
         else:
-            best = np.max if mode == "max" else np.min
-            compared[f"{metric} best"] = _compare_trials(tables, metric, mode, best)
+            find_best = np.max if mode == "max" else np.min
+            compared[f"{metric} best"] = _compare_trials(tables, metric, mode, find_best)
         compared[f"{metric} median"] = _compare_trials(tables, metric, mode, np.median)
     return compared
 
@@ -196,7 +136,7 @@ def _compare_configurations(best: Sequence[Configuration | None]) -> ComparedVal
     )
 
 
-def _compare_costs(sweeps: Sequence[_ComparedSweep]) -> dict[str, ComparedValues]:
+def _compare_costs(sweeps: Sequence[ComparedSweep]) -> dict[str, ComparedValues]:
     compared = {}
     tables = [_drop_followers(sweep.trials) for sweep in sweeps]
     for name in _list_costs(tables):
@@ -230,76 +170,3 @@ def _make_permutation_test(summary: Callable[..., Any]) -> Classify:
         return make_verdict(difference, is_real=is_significant(first, other, summary))
 
     return classify
-
-
-# Trials with the same values, by paired t tests
-
-
-def _compare_same_values(
-    sweeps: Sequence[_ComparedSweep], objectives: Mapping[str, str]
-) -> dict[str, PairedDifferences]:
-    compared = {}
-    for metric in objectives:
-        first, *others = (_Candidates.select(sweep, metric) for sweep in sweeps)
-        differences = [_compute_differences(first, other, metric) for other in others]
-        counts = [len(own) for own in differences]
-        if any(counts):
-            compared[metric] = PairedDifferences(
-                values=[None, *summarize(differences, np.mean)],
-                trials=[None, *counts],
-                findings=[None, *map(run_paired_test, differences)],
-            )
-    return compared
-
-
-class _Candidates(NamedTuple):
-    """The trials of a sweep that count, and the column in which its repeats differ."""
-
-    table: pd.DataFrame
-    repeated: str
-
-    @classmethod
-    def select(cls, sweep: _ComparedSweep, metric: str) -> Self:
-        return cls(select_candidates(sweep.trials, metric), CONFIG + sweep.repeated_path)
-
-    @property
-    def has_repeats(self) -> bool:
-        return "configuration" in self.table
-
-    def list_paired_parameters(self, pairs_repeats: bool) -> list[str]:
-        """Return the parameters by which trials are paired, without the repeated one if the other
-        sweep has no repeats."""
-        paths = sorted(_list_parameters(self.table))
-        if self.has_repeats and not pairs_repeats:
-            paths = [path for path in paths if path != self.repeated]
-        return paths
-
-
-def _compute_differences(first: _Candidates, other: _Candidates, metric: str) -> Series:
-    """Return the other sweep's metric minus the first's, by values; by values and repeat if both
-    sweeps have repeats."""
-    pairs_repeats = first.has_repeats and other.has_repeats
-    paths = first.list_paired_parameters(pairs_repeats)
-    if first.table.empty or other.table.empty or not paths:
-        return np.empty(0)
-    if paths != other.list_paired_parameters(pairs_repeats):
-        return np.empty(0)
-
-    before = _average_by_values(first.table, paths, metric)
-    differences = np.asarray(
-        _average_by_values(other.table, paths, metric) - before, dtype=np.float64
-    )
-    return differences[np.isfinite(differences)]
-
-
-def _average_by_values(table: pd.DataFrame, paths: list[str], metric: str) -> "pd.Series[float]":
-    keys = [table[path].map(_make_key) for path in paths]
-    return table[metric].groupby(keys).mean()
-
-
-def _make_key(value: Any) -> str:
-    """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of
-    whole numbers."""
-    if is_number(value) and value == float(value):
-        return repr(float(value))
-    return str(value)

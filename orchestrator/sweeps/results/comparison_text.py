@@ -7,7 +7,8 @@ from typing import Any
 
 from hooks.metrics.direction import explain_unknown_direction
 from orchestrator import units
-from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
+from orchestrator.sweeps.results.comparison import SweepComparison
+from orchestrator.sweeps.results.paired_comparison import PairedDifferences
 from orchestrator.tables.compared_values import ComparedValues, ValueChange
 from orchestrator.tables.run_comparison import RunComparison
 
@@ -158,13 +159,13 @@ def _make_pairs_table(paired: Mapping[str, PairedDifferences]) -> DifferencesTab
 def _format_pairs(differences: PairedDifferences) -> list[str]:
     """Format the mean difference of each sweep from the first."""
     cells = []
-    for value, trials, verdict in zip(
-        differences.values, differences.trials, differences.findings, strict=True
+    for value, pairs, verdict in zip(
+        differences.values, differences.pairs, differences.findings, strict=True
     ):
-        if value is None or trials is None:
+        if value is None or pairs is None:
             cells.append("-")
         else:
-            remarks = [units.format_count(trials, "pair")]
+            remarks = [units.format_count(pairs, "pair")]
             if verdict in _DOUBTS:
                 remarks.append(_DOUBTS[verdict])
             cells.append(f"{value:+.4g} ({', '.join(remarks)})")

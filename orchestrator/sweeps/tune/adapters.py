@@ -22,7 +22,7 @@ from orchestrator.sweeps.search.search import (
     list_members,
     shares_training,
 )
-from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult
+from orchestrator.sweeps.tune.trial_data import SCORE, TRIAL, TrialResult
 
 
 class _Unsaved:
@@ -40,10 +40,11 @@ class Stopper(_Unsaved, tune.Stopper):
         self._sweep = sweep
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        content = TrialResult.read(result)
-        if content.reported is None:
+        new_report = TrialResult.read(result).new_report
+        if new_report is None:
             return False
-        reason = self._sweep.add_report(content.reported, content.count, result, content.seconds)
+        number, report = new_report
+        reason = self._sweep.add_report(number, report.count, report.metrics, report.seconds)
         # The scheduler stops one trial of a shared training run, because the others may continue.
         return reason is not None and not shares_training(result["config"][TRIAL])
 
@@ -55,8 +56,8 @@ class SweepSearcher(_Unsaved, Searcher):
     """The sweep's search, as Tune calls it. `TrialEvents` passes it the ends of trials."""
 
     def __init__(self, search: Search, settings: SweepSettings) -> None:
-        metric, mode = settings.objectives[0]
-        super().__init__(metric=metric, mode=mode)
+        _, mode = settings.objectives[0]
+        super().__init__(metric=SCORE, mode=mode)
         self._search = search
 
     def suggest(self, trial_id: str) -> Any:

@@ -14,7 +14,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune_schedulers import Exploiting
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.mutation import mutate
-from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult, make_tune_config
+from orchestrator.sweeps.tune.trial_data import SCORE, TRIAL, TrialResult, make_tune_config
 from orchestrator.tables.trial_record import TrialRecord
 
 
@@ -41,14 +41,13 @@ class Population(Exploiting):
         self.compare_first_after(reports, scheduler.burn_in_period)
 
         self._settings = settings
-        self._metric_name, _ = settings.objectives[0]
         self._history = history
         self._random = np.random.RandomState(settings.seed)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         # For Tune an infinite result might be the best one, and NaN is the worst.
-        if not math.isfinite(result[self._metric_name]):
-            result = {**result, self._metric_name: math.nan}
+        if not math.isfinite(result[SCORE]):
+            result = {**result, SCORE: math.nan}
         return str(super().on_trial_result(tune_controller, trial, result))
 
     def next_config(self, trial: Trial, source: Trial) -> dict[str, Any]:
@@ -63,12 +62,14 @@ class Population(Exploiting):
         score: float,
         source_score: float,
     ) -> None:
+        report = TrialResult.read(result).report
+        assert report is not None
         self._history.append(
             trial=trial_name(trial.config[TRIAL]["number"]),
             source=trial_name(source.config[TRIAL]["number"]),
-            report=TrialResult.read(result).count,
-            epoch=result["epoch"],
-            step=result["step"],
+            report=report.count,
+            epoch=report.metrics["epoch"],
+            step=report.metrics["step"],
             score=score,
             source_score=source_score,
             before=source.config[TRIAL]["values"],

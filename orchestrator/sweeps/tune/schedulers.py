@@ -15,7 +15,7 @@ from orchestrator.private_api.ray_tune_schedulers import Bands, call_before_next
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.scores import Scores
 from orchestrator.sweeps.tune.population import Population
-from orchestrator.sweeps.tune.trial_data import TrialResult
+from orchestrator.sweeps.tune.trial_data import SCORE, TrialResult
 from orchestrator.tables.trial_record import TrialRecord
 
 
@@ -64,7 +64,7 @@ class _HyperBand(Bands):
     def __init__(self, settings: SweepSettings) -> None:
         # The names of the options are Tune's own.
         super().__init__(**settings.scheduler.model_dump(exclude={"type"}))
-        self._metric_name, mode = settings.objectives[0]
+        _, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
         self._scores = Scores(settings)
 
@@ -73,11 +73,12 @@ class _HyperBand(Bands):
         return str(super().on_trial_result(tune_controller, trial, scored))
 
     def _with_score(self, result: dict[str, Any]) -> dict[str, Any]:
-        content = TrialResult.read(result)
-        if content.reported is None:
+        new_report = TrialResult.read(result).new_report
+        if new_report is None:
             return result
-        score = self._scores.add(content.reported, content.count, result[self._metric_name])
-        return {**result, self._metric_name: self._sign * score}
+        number, report = new_report
+        score = self._scores.add(number, report.count, result[SCORE])
+        return {**result, SCORE: self._sign * score}
 
 
 @contextmanager

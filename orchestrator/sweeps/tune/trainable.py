@@ -29,8 +29,8 @@ from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
 from orchestrator.sweeps.begun_trials import begin_trials
 from orchestrator.sweeps.search.search import TrialConfig, list_members, shares_training
 from orchestrator.sweeps.trial_group import TrialFailed, TrialGroup, TrialReported
+from orchestrator.sweeps.tune.result_maker import ResultMaker
 from orchestrator.sweeps.tune.trial_data import TRIAL, TrialReport
-from orchestrator.sweeps.tune.trial_results import TrialResults
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
 """Engines by name. `list_bundles` returns the resources that Tune reserves for a trial, its own process
@@ -81,7 +81,7 @@ class Trial(tune.Trainable):
 
     def _set_config(self, config: dict[str, Any]) -> None:
         self._config: TrialConfig = config[TRIAL]
-        self._results = TrialResults(self._settings, self._config)
+        self._results = ResultMaker(self._settings, self._config)
         self._checkpoint: str | None = None
         """Checkpoint that Tune has restored, of this trial or of another."""
         self._count_offset: int | None = 0
@@ -101,9 +101,10 @@ class Trial(tune.Trainable):
                     case TrialFailed():
                         self._handle_failure(event, self._group)
                     case TrialReported():
-                        self._keep_report(event.trial)
-                        if self._results.is_due(event.trial):
-                            return self._results.make_result(event.trial)
+                        count = self._count_report(event.trial)
+                        result = self._results.add_report(event.trial, count=count)
+                        if result is not None:
+                            return result
 
         if self._results.report is None:
             self._keep_earlier_report(self._group.trials)
@@ -155,18 +156,19 @@ class Trial(tune.Trainable):
             raise PermanentFailure(str(failed.failure)) from failed.failure
         raise failed.failure
 
-    def _keep_report(self, trial: ActiveTrial) -> None:
+    def _count_report(self, trial: ActiveTrial) -> int:
+        """Return how many reports Tune counts for a trial, with its last one."""
         own_count = len(trial.reports)
         if self._count_offset is None:
             self._count_offset = self.iteration + 1 - own_count
-        self._results.keep_report(trial, count=own_count + self._count_offset)
+        return own_count + self._count_offset
 
     def _keep_earlier_report(self, trials: Iterable[ActiveTrial]) -> None:
         """Keep a report of an earlier attempt, after which a trial was interrupted and made no
         other report."""
         for trial in trials:
             if trial.reports:
-                self._keep_report(trial)
+                self._results.keep_report(trial, count=self._count_report(trial))
                 return
 
     def stop_early(self, number: int, reason: str) -> None:
@@ -201,7 +203,8 @@ class Trial(tune.Trainable):
         self._shut_down()
         self._checkpoint = pointer["checkpoint"]
         self._count_offset = pointer["count_offset"]
-        self._results.report = TrialReport(**pointer["report"]) if pointer["report"] else None
+        report = pointer["report"]
+        self._results.restore(TrialReport(**report) if report else None)
 
     def cleanup(self) -> None:
         self._shut_down()

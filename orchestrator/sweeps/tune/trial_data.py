@@ -11,9 +11,11 @@ from orchestrator.sweeps.search.search import make_trial_config
 
 TRIAL = "trial"
 """Key of a config: a `TrialConfig`."""
-_REPORTED = "reported"
-_FAILED = "failed"
-_SECONDS = "seconds"
+SCORE = "score"
+"""Key of a result: the value of the sweep's first metric. Tune's schedulers compare trials by it."""
+_CONTENT = "content"
+"""Key of a result: the `TrialResult`. Under a key of its own, no metric can have the name of one of
+Tune's entries."""
 
 
 def make_tune_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,49 +36,40 @@ class TrialReport:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The content of a result besides its metrics."""
+    """What a trial's process tells the driver, through Tune."""
 
+    report: TrialReport | None
+    """The last report, also if an earlier result has had it; None if there has been none."""
     reported: int | None
-    """Number of the trial whose report it is; None if it is no report."""
-    count: int
-    """As in `TrialReport`."""
-    seconds: float
-    """As in `TrialReport`."""
-    failed: Sequence[int]
+    """Number of the trial whose report it is; None if it is not new."""
+    failed: Sequence[int] = ()
     """Numbers of the trials that have failed since the last result, while the others of their
     training run continue."""
+    is_last: bool = False
+    """Whether no trial of the training run trains after this result."""
 
     @classmethod
     def read(cls, result: Mapping[str, Any]) -> Self:
-        """Read a result of `make_tune_result`."""
-        return cls(
-            reported=result[_REPORTED],
-            count=result[TRAINING_ITERATION],
-            seconds=result[_SECONDS],
-            failed=result[_FAILED],
-        )
+        """Return what a result of Tune holds."""
+        content: Self = result[_CONTENT]
+        return content
 
+    @property
+    def new_report(self) -> tuple[int, TrialReport] | None:
+        """The number of the trial that has reported, and its report; None if there is none that is
+        new."""
+        if self.reported is None or self.report is None:
+            return None
+        return self.reported, self.report
 
-def make_tune_result(
-    report: TrialReport | None,
-    required: Sequence[str],
-    *,
-    reported: int | None,
-    failed: Sequence[int],
-    is_last: bool,
-) -> dict[str, Any]:
-    """Make a result, which has the sweep's metrics, because Tune refuses one without.
+    def make_tune_result(self, metric: str) -> dict[str, Any]:
+        """Return the result for Tune, which refuses one without a score.
 
-    Args:
-        report: The last report, also if this result only repeats it; None if there has been none,
-            and the metrics are NaN.
-        required: Names of the sweep's metrics.
-        reported: As in `TrialResult`.
-        failed: As in `TrialResult`.
-        is_last: Whether no trial of the training run trains after this result.
-    """
-    own = {_REPORTED: reported, _FAILED: [*failed], DONE: is_last}
-    if report is None:
-        # Tune counts this result itself.
-        return {**dict.fromkeys(required, math.nan), _SECONDS: 0.0, **own}
-    return {**report.metrics, TRAINING_ITERATION: report.count, _SECONDS: report.seconds, **own}
+        Args:
+            metric: Name of the sweep's first metric.
+        """
+        own = {_CONTENT: self, DONE: self.is_last}
+        if self.report is None:
+            # Tune counts this result itself.
+            return {SCORE: math.nan, **own}
+        return {SCORE: self.report.metrics[metric], TRAINING_ITERATION: self.report.count, **own}

@@ -15,7 +15,7 @@ from orchestrator.sweeps.search.search import DrawnTrials
 from orchestrator.sweeps.tune.adapters import Silence, Stopper, SweepSearcher, TrialEvents
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
-from orchestrator.sweeps.tune.trial_data import TRIAL
+from orchestrator.sweeps.tune.trial_data import SCORE, TRIAL
 
 
 def run_with_tune(sweep: RunningSweep, max_concurrent: int) -> None:
@@ -62,7 +62,8 @@ def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConf
     history = History(sweep.folder)
     scheduler = make_scheduler(settings, sweep.previous, history, sweep.reasons_to_stop)
     # Not through Tune, which knows one metric only; the search may have several.
-    scheduler.set_search_properties(*settings.objectives[0])
+    _, mode = settings.objectives[0]
+    scheduler.set_search_properties(SCORE, mode)
     is_drawn = isinstance(search, DrawnTrials)
     must_all_begin = is_drawn and settings.scheduler.waits_for_others
     return tune.TuneConfig(

@@ -1,5 +1,6 @@
 """Whether an ended trial keeps its sweep's constraints, by its record and by its folder."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_excess_and_broken_constraints_of_a_trial(
     expected = Feasibility([excess], broken)
     assert check.check(record) == expected
     assert check.check_folder(0) == expected
+
+
+def test_a_trial_with_a_damaged_file_is_infeasible_and_the_sweep_continues(tmp_path: Path) -> None:
+    write_trial(tmp_path)
+    trial_folder(str(tmp_path), 0).storage.write("stats.parquet", "garbage")
+    found = make_check(tmp_path, {"val/loss": "<= 1"}).check_folder(0)
+    assert found.excesses == [math.inf]
+    assert found.broken is not None
+    assert "stats.parquet is damaged" in found.broken
 
 
 def test_nothing_is_read_without_constraints(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_sweeps_are_compared_fold_by_fold(done: Sweep, tmp_path: Path) -> None:
     other = sweep(experiment, tmp_path, "smaller", local=True)
     single = sweep(searching(RATES, task=TASK), tmp_path, "single", local=True)
     compared = compare_sweeps([done, other, single]).same_values["val/accuracy"]
-    assert compared.trials == [None, 6, 2]
+    assert compared.pairs == [None, 6, 2]
     differences = other.trials["val/accuracy"] - done.trials["val/accuracy"]
     means = done.trials.groupby("configuration")["val/accuracy"].mean().to_numpy()
     expected = single.trials["val/accuracy"].to_numpy() - means

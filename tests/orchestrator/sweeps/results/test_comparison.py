@@ -78,7 +78,7 @@ def test_best_trials_and_medians_are_compared(sweeps: list[Sweep]) -> None:
     assert compared.metrics["val/accuracy median"].findings == [None, "noise", "more"]
     paired = compared.same_values["val/accuracy"]
     assert paired.values == [None, pytest.approx(0.01), pytest.approx(0.9)]
-    assert (paired.trials, paired.findings) == ([None, 8, 8], [None, "more", "more"])
+    assert (paired.pairs, paired.findings) == ([None, 8, 8], [None, "more", "more"])
 
 
 @pytest.mark.parametrize("gain", [-0.1, 0.0, 0.1])
@@ -96,7 +96,7 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(
     compared = compare_sweeps(both).same_values["val/accuracy"]
     is_noise = ttest_rel(first[1:], (first + other)[1:]).pvalue >= 0.01
     assert compared.findings[1] == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
-    assert (compared.values[1], compared.trials[1]) == (pytest.approx(other[1:].mean()), 7)
+    assert (compared.values[1], compared.pairs[1]) == (pytest.approx(other[1:].mean()), 7)
 
 
 def test_costs_of_a_shared_training_count_once(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> Non
     compared = compare_sweeps([first, close, far])
     paired = compared.same_values["val/accuracy"]
     assert paired.values == [None, pytest.approx(0.1), pytest.approx(0.1)]
-    assert (paired.trials, paired.findings) == ([None, 6, 6], [None, "more", "noise"])
+    assert (paired.pairs, paired.findings) == ([None, 6, 6], [None, "more", "noise"])
     best = compared.metrics["val/accuracy best configuration"]
     assert best.values == pytest.approx([0.4, 0.5, 0.5])
     assert best.findings == [None, "noise", "noise"]
@@ -170,7 +170,7 @@ def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path
     )
     (Path(other.path) / "trials/trial-0005/run.json").write_text("{")
     paired = compare_sweeps([first, other]).same_values["val/accuracy"]
-    assert (paired.values, paired.trials) == ([None, 0.0], [None, 5])
+    assert (paired.values, paired.pairs) == ([None, 0.0], [None, 5])
 
 
 def test_metrics_come_in_the_order_of_the_first_sweep(sweeps: list[Sweep]) -> None:

@@ -5,8 +5,9 @@ from math import inf, nan
 
 import pytest
 
-from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
+from orchestrator.sweeps.results.comparison import SweepComparison
 from orchestrator.sweeps.results.comparison_text import describe_comparison
+from orchestrator.sweeps.results.paired_comparison import PairedDifferences
 from orchestrator.tables.compared_values import ComparedValues, Verdict
 from orchestrator.tables.run_comparison import RunComparison
 

@@ -1,5 +1,6 @@
 """Ray Tune's controller and trials, with what its schedulers read and call."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.tune.schedulers import make_scheduler
-from orchestrator.sweeps.tune.trial_data import TrialReport, make_tune_config, make_tune_result
+from orchestrator.sweeps.tune.trial_data import SCORE, TrialReport, TrialResult, make_tune_config
 
 METRIC = "val/score"
 
@@ -21,8 +22,8 @@ def make_result(
     metrics: Mapping[str, Any], reported: int | None = 0, count: int = 1, failed: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Return a result as the driver gets it."""
-    report = TrialReport(metrics, count, seconds=1.0)
-    return make_tune_result(report, [], reported=reported, failed=failed, is_last=False)
+    report = TrialReport({METRIC: math.nan, **metrics}, count, seconds=1.0)
+    return TrialResult(report, reported, failed).make_tune_result(METRIC)
 
 
 class FakeTrial:
@@ -81,7 +82,7 @@ def start(
 ) -> tuple[FakeController, Any]:
     """Return Tune's controller of all trials of a sweep, and its scheduler."""
     scheduler = make_scheduler(settings, dict(previous), History(RunFolder(folder)), {})
-    scheduler.set_search_properties(METRIC, "max")
+    scheduler.set_search_properties(SCORE, "max")
     controller = FakeController()
     for number, values in enumerate(draw_points(settings)):
         trial = FakeTrial(number, values)

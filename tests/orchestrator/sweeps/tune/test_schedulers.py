@@ -9,6 +9,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.sweeps.tune.schedulers import SingleStops
+from orchestrator.sweeps.tune.trial_data import SCORE
 from tests.orchestrator.sweeps.tune.fakes import METRIC, FakeTrial, make_result, make_sweep, start
 
 # Single stops
@@ -42,7 +43,7 @@ def test_a_trial_that_never_reported_does_not_spoil_the_score_of_its_repeats(
     scheduler.on_trial_result(
         controller, controller.trials[0], make_result({METRIC: math.nan}, None)
     )
-    assert scheduler._with_score(make_result({METRIC: 0.5}, 1))[METRIC] == 0.5
+    assert scheduler._with_score(make_result({METRIC: 0.5}, 1))[SCORE] == 0.5
 
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:

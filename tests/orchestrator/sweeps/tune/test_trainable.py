@@ -23,7 +23,7 @@ from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.adapters import Stopper, TrialEvents
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.trial_data import TRIAL, TrialResult, make_tune_config
+from orchestrator.sweeps.tune.trial_data import SCORE, TRIAL, TrialResult, make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 from tests.tasks import described
 
@@ -178,7 +178,7 @@ def test_the_driver_learns_at_the_first_report_which_trial_is_refused(
     engine: Any = trial._engine
     engine.run_indices = [0, 0]
     results = [TrialResult.read(trial.step()) for _ in range(2)]
-    assert [(result.reported, result.failed) for result in results] == [(0, [1]), (0, [])]
+    assert [(result.reported, result.failed) for result in results] == [(0, (1,)), (0, ())]
     assert trial_folder(str(tmp_path / "sweep"), 1).read_metadata().status == "failed"
 
 
@@ -221,7 +221,7 @@ def test_a_trial_without_the_metric_does_not_fail_those_that_have_reported_it(
 
     monkeypatch.setattr(engine, "begin", lambda *_: engine.run_indices.extend([0]))
     result = TrialResult.read(trial.step())
-    assert (result.reported, result.failed) == (0, [1])
+    assert (result.reported, result.failed) == (0, (1,))
     records = [trial_folder(str(tmp_path / "sweep"), number).read_metadata() for number in range(3)]
     assert [record.status for record in records] == ["running", "failed", "running"]
     assert records[1].metric_missing
@@ -304,7 +304,7 @@ def test_tune_accepts_the_end_of_a_trial_that_was_interrupted_before_its_first_r
         folder = trial_folder(str(tmp_path / "sweep"), number)
         assert folder.read_metadata().status == "interrupted"
 
-    metric = SimpleNamespace(metric="val/loss")
+    metric = SimpleNamespace(metric=SCORE)
     controller = SimpleNamespace(_metric=None, _scheduler_alg=metric, _search_alg=metric)
     TuneController._validate_result_metrics(controller, flatten_dict(result))
     assert result[DONE]
