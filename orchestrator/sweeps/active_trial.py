@@ -23,7 +23,8 @@ from orchestrator.sweeps.metric_monitor import MetricMonitor
 
 
 class TrialState(Enum):
-    """How far a trial has come. It passes through the states in this order."""
+    """How far a trial has come. It passes through the states in this order, but a failure ends it
+    at once."""
 
     TRAINING = "training"
     ENDING = "ending"
@@ -59,6 +60,7 @@ class ActiveTrial:
         """Resolved experiment; None once it is taken."""
         self._settings = settings
         self._reports = self._read_reports()
+        """Valid reports with the sweep's metrics."""
         self._metric_monitor = MetricMonitor(settings, resolved, folder, seen=bool(self._reports))
         earlier_s = measure_training_seconds(folder.read_attempts(), folder.read_reports())
         self._started_at = monotonic() - earlier_s
@@ -137,8 +139,8 @@ class ActiveTrial:
         return has_metrics
 
     def stop(self, reason: str) -> None:
-        """Let the trial end early at its last report. A trial that ends there by itself is not
-        stopped, except if it was interrupted: it would be resumed."""
+        """Let the trial end early at its last report. A trial that ends there by itself keeps its own
+        outcome. An interrupted one is stopped, because a resume would otherwise continue it."""
         assert self._last is not None
         is_resumable = self._state is TrialState.ENDING and self._last.interrupted
         if self._state is TrialState.TRAINING or is_resumable:
@@ -148,17 +150,21 @@ class ActiveTrial:
     def record_end(self) -> None:
         """Record the end of the trial in its folder: that it was stopped, or what its last report
         says. Raises RunError if no report had the sweep's metrics."""
+        self._check_not_ended()
         status, reasons = self._find_outcome()
         self.folder.run_file.end(status, stopped=reasons)
         self._set_ended(status)
 
     def record_failure(self, error: Exception) -> HookyardError:
         """Record in its folder that the trial has failed; return the error to raise for it."""
+        self._check_not_ended()
         self._set_ended("failed")
         return record_failure(self.folder, error)
 
+    def _check_not_ended(self) -> None:
+        assert self._state is not TrialState.ENDED, f"trial {self.number} is {self._status}"
+
     def _set_ended(self, status: Status) -> None:
-        assert self._state is not TrialState.ENDED, f"trial {self.number}: {self._status}, {status}"
         self._state = TrialState.ENDED
         self._status = status
 

@@ -3,8 +3,8 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.sweep import SweepSettings
@@ -17,8 +17,8 @@ from orchestrator.sweeps.search.search import NumberedValues
 class BegunTrials:
     """Trials that have begun, and those that could not begin."""
 
-    trials: list[ActiveTrial] = field(default_factory=list)
-    refused: list[tuple[NumberedValues, ConfigError]] = field(default_factory=list)
+    trials: Sequence[ActiveTrial]
+    refused: Sequence[tuple[NumberedValues, ConfigError]]
     """Trials that have failed, because their values are invalid together, and why."""
 
 
@@ -29,13 +29,14 @@ def begin_trials(
     settings: SweepSettings,
 ) -> BegunTrials:
     """Begin or continue trials that share a training run, or a single one."""
-    begun = BegunTrials()
+    trials = []
+    refused = []
     for member in members:
         number = member["number"]
         try:
             trial = ActiveTrial.begin(location, number, source, settings, member["values"])
         except ConfigError as error:
-            begun.refused.append((member, error))
+            refused.append((member, error))
         else:
-            begun.trials.append(trial)
-    return begun
+            trials.append(trial)
+    return BegunTrials(trials, refused)

@@ -89,7 +89,7 @@ class BackgroundSaver(CheckpointSaver):
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise
-        self._commit(write.name, partial(write.end, peer_timeout_s=None))
+        self._do_on_master(write.name, partial(write.end, peer_timeout_s=None))
         self._publish(write, start)
 
     def finish_if_written(self) -> bool:
@@ -129,5 +129,5 @@ class BackgroundSaver(CheckpointSaver):
     def _publish(self, write: BackgroundWrite, start: float) -> None:
         """Announce a committed checkpoint, for which training waits again since the time `start`."""
         waited_s = self._paused_s + perf_counter() - start
-        self._flusher.charge("save", waited_s + self._announce(write.name))
+        self._announce(write.name, waited_s)
         self._flusher.charge("write", write.seconds)

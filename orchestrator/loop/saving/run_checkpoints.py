@@ -43,8 +43,13 @@ class RunCheckpoints:
 
     def save_unless_saved(self) -> None:
         """Save a checkpoint of this position, unless the newest one is of it; collective."""
-        if self.saver.last_position != self.state.position:
+        if not self.is_saved:
             self._save_if_possible()
+
+    @property
+    def is_saved(self) -> bool:
+        """True if the newest checkpoint is of this position."""
+        return self.saver.last_position == self.state.position
 
     def save_stop(self, decision: StopDecision) -> None:
         """Save a checkpoint where the run stops: of an interruption always, otherwise if a hook

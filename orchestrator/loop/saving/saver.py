@@ -1,21 +1,25 @@
 """Saving the checkpoints of a run by all ranks, whatever the contents. Runs in workers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from hooks.errors import describe_error
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
+from orchestrator.loop.rank_work import OtherRankFailed, do_on_all_ranks, do_on_master
 from orchestrator.loop.saving.collecting import CheckpointCollector
 from orchestrator.loop.saving.flushing import RowFlusher
 
 _T = TypeVar("_T")
+
+Entries = Mapping[str, dict[str, Any]]
+"""Entries of a manifest, by the names of the files."""
 
 
 class Saver:
@@ -68,10 +72,6 @@ class Saver:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
 
 
-Entries = Mapping[str, dict[str, Any]]
-"""Entries of a manifest, by the names of the files."""
-
-
 @dataclass(frozen=True)
 class PreparedCheckpoint:
     """A checkpoint that this rank is about to write."""
@@ -120,8 +120,8 @@ class CheckpointSaver(Saver):
     def _prepare(self, name: str) -> PreparedCheckpoint:
         """Collect what this rank writes; collective.
 
-        A rank whose hook fails in `on_save` leaves the others in a collective, which may be one of
-        another hook, until its failure aborts them.
+        If `on_save` or the state of a hook or the task fails on one rank, the others wait in their
+        next collective, perhaps another hook's, until that failure aborts them.
         """
         shared, sharded = self._collector.collect_shared()
         self._do_on_all_ranks(name, partial(self._prepare_storage, name))
@@ -154,8 +154,7 @@ class CheckpointSaver(Saver):
         """Write and announce a checkpoint, for which training waits since the time `start`;
         collective."""
         self._write_files(checkpoint)
-        waited_s = perf_counter() - start
-        self._flusher.charge("save", waited_s + self._announce(checkpoint.name))
+        self._announce(checkpoint.name, waited_s=perf_counter() - start)
 
     def _write_files(self, checkpoint: PreparedCheckpoint) -> None:
         """Write this rank's files, and commit those of all ranks; collective.
@@ -179,53 +178,33 @@ class CheckpointSaver(Saver):
         entries: dict[str, dict[str, Any]] = {}
         for own in entries_by_rank:
             entries |= own
-        self._commit(name, partial(checkpoint.commit, entries))
+        self._do_on_master(name, partial(checkpoint.commit, entries))
         if training_files:
             training_files.keep(self._state.position, self._store, name, entries_by_rank[0])
 
-    def _commit(self, name: str, commit: Callable[[], object]) -> None:
-        """Let the master publish a checkpoint of which all ranks have written their files;
-        collective. Raises the master's error on every rank."""
-        self._do_on_master(name, commit)
+    def _do_on_all_ranks(self, name: str, work: Callable[[], _T]) -> list[_T]:
+        """Do this rank's part of saving a checkpoint, as `do_on_all_ranks` does; raises
+        CheckpointError where another rank has failed."""
+        with self._naming_checkpoint(name):
+            return do_on_all_ranks(self._world, work)
 
     def _do_on_master(self, name: str, work: Callable[[], _T]) -> _T:
-        """Let the master do a part of saving a checkpoint; return its result on every rank.
-        Collective. Raises the master's error on every rank."""
+        """Run `work` on the master; every rank returns its result. Raises as `_do_on_all_ranks`
+        does."""
+        with self._naming_checkpoint(name):
+            return do_on_master(self._world, work)
 
-        def do_own_part() -> _T | None:
-            return work() if self._world.is_master else None
-
-        result = self._do_on_all_ranks(name, do_own_part)[0]
-        return cast(_T, result)
-
-    def _do_on_all_ranks(self, name: str, work: Callable[[], _T]) -> list[_T]:
-        """Do this rank's part of saving a checkpoint; return the results of all ranks. Collective.
-
-        Raises a rank's error on every rank, because the others must not wait for the one that
-        failed.
-        """
-        result: Any = None
-        failure: BaseException | None = None
+    @contextmanager
+    def _naming_checkpoint(self, name: str) -> Iterator[None]:
         try:
-            result = work()
-        except BaseException as error:  # also one that ends the process
-            failure = error
+            yield
+        except OtherRankFailed as error:
+            path = self._store.get_path(name)
+            raise CheckpointError(f"checkpoint {path} cannot be written: {error}") from None
 
-        ranks = self._world.gather((result, _describe_failure(self._world.rank, failure)))
-        if failure is not None:
-            raise failure
-        messages = [message for _, message in ranks if message]
-        if messages:
-            raise self._make_error(name, messages)
-        return [result for result, _ in ranks]
-
-    def _make_error(self, name: str, messages: Sequence[str]) -> CheckpointError:
-        path = self._store.get_path(name)
-        return CheckpointError(f"checkpoint {path} cannot be written: {'; '.join(messages)}")
-
-    def _announce(self, name: str) -> float:
-        """Fire `on_saved` for a committed checkpoint; return the seconds that this took without the
-        hooks."""
+    def _announce(self, name: str, waited_s: float) -> None:
+        """Fire `on_saved` for a committed checkpoint, for which training has waited. The wait counts
+        as the loop's, and so does this, without the hooks."""
         start = perf_counter()
         self.last_name = name
         with self._store.index.edit():
@@ -233,12 +212,5 @@ class CheckpointSaver(Saver):
             hooks_start = perf_counter()
             self._plan.fire("on_saved", self._state, self._store.get_path(name))
             hooks_s = perf_counter() - hooks_start
-        return perf_counter() - start - hooks_s
-
-
-def _describe_failure(rank: int, failure: BaseException | None) -> str:
-    """Return what the other ranks say of a rank's failure; empty without one."""
-    if failure is None:
-        return ""
-    text = str(failure) if isinstance(failure, Exception) else describe_error(failure)
-    return f"rank {rank}: {text}"
+        own_s = perf_counter() - start - hooks_s
+        self._flusher.charge("save", waited_s + own_s)
