@@ -36,16 +36,40 @@ def compute_block_medians(values: Floats) -> Floats:
     return np.array([np.median(block, axis=0) for block in np.array_split(values, count)])
 
 
+def compute_quarter_medians(blocks: Floats) -> tuple[Floats, Floats]:
+    """Return the medians of the first and of the last quarter of the blocks."""
+    count = _count_quarter(blocks)
+    first: Floats = np.median(blocks[:count], axis=0)
+    last: Floats = np.median(blocks[-count:], axis=0)
+    return first, last
+
+
+def _count_quarter(blocks: Floats) -> int:
+    return max(1, len(blocks) // 4)
+
+
+def estimate_deviation(values: Floats) -> Floats:
+    """Estimate the standard deviation of each column, whatever its outliers."""
+    deviation: Floats = _SIGMA * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    return deviation
+
+
 def estimate_median_error(blocks: Floats) -> Floats:
     """Estimate the standard error of the median from the medians of blocks."""
-    spread = _SIGMA * np.median(np.abs(blocks - np.median(blocks, axis=0)), axis=0)
-    error: Floats = _MEDIAN * spread / math.sqrt(len(blocks))
+    error: Floats = _MEDIAN * estimate_deviation(blocks) / math.sqrt(len(blocks))
     return error
 
 
-def estimate_change_error(blocks: Floats) -> Floats:
-    """Estimate the standard deviation of block medians around a slow trend, from differences of
-    neighbors."""
+def estimate_quarter_change_error(blocks: Floats) -> Floats:
+    """Estimate the standard error of the change between the medians of the first and of the last
+    quarter of the blocks."""
+    error: Floats = estimate_block_spread(blocks) * math.sqrt(2 / _count_quarter(blocks))
+    return _MEDIAN * error
+
+
+def estimate_block_spread(blocks: Floats) -> Floats:
+    """Estimate the standard deviation of block medians around a slow trend. Differences of neighbors
+    tell it, because the trend would inflate any other estimate."""
     spread: Floats = _SIGMA * np.median(np.abs(np.diff(blocks, axis=0)), axis=0) / math.sqrt(2)
     return spread
 

@@ -13,10 +13,12 @@ from orchestrator.doctor.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.doctor.robust_statistics import (
     Floats,
     compute_block_medians,
+    compute_quarter_medians,
     compute_significance_threshold,
-    estimate_change_error,
+    estimate_deviation,
     estimate_lower_spread,
     estimate_median_error,
+    estimate_quarter_change_error,
     subtract_median_of_others,
 )
 from orchestrator.doctor.straggler_findings import SlowRank, Stalls, make_findings
@@ -38,10 +40,6 @@ N_WARM_UP_SYNCS = 2
 """Number of first syncs that never count as stalls: they load libraries and allocate buffers."""
 _SPREADS = 4
 """A delay must exceed this many times the spread of the other ranks' delays, which differ too."""
-_MEDIAN_TO_MEAN_ERROR = 1.25
-"""Standard error of a median by that of a mean, for normal noise."""
-_MAD_TO_DEVIATION = 1.48
-"""Standard deviation by the median absolute deviation, for normal noise."""
 _STALL_DEVIATIONS = 6
 """Standard deviations beyond the usual delay from which a delay is a stall."""
 
@@ -77,24 +75,28 @@ class _Comparison:
     """Delays by span."""
     certain_delays: Mapping[str, _Delays]
     """Delays by span, summed over that span and all spans that more certainly are own work."""
+    own_work: _Delays
+    """Delays in all spans that are own work for certain, together."""
 
     @classmethod
     def make(cls, syncs: GradientSyncs) -> Self:
         """Compare each rank with the others.
 
         A rank that waits in one span for a rank that is slow in another is behind in the first and
-        ahead in the second. So its lead in certain work is subtracted from a delay that may be
-        waiting.
+        ahead in the second. Its lead in certain work is therefore subtracted from a delay that may
+        itself be waiting for another rank.
         """
         own_spans = [span for span in syncs.local if span not in MAY_WAIT]
         certain_work = syncs.sum_spans(own_spans)
-        certain_delays = dict.fromkeys(own_spans, _compare(certain_work))
+        # Times have long tails, so the median of a sum exceeds the sum of the medians.
+        own_work = _compare(certain_work)
+        certain_delays = dict.fromkeys(own_spans, own_work)
         for span in MAY_WAIT:
             if span in syncs.local:
                 certain_work = certain_work + syncs.local[span]
                 certain_delays[span] = _compare(certain_work)
         delays = {span: _compare(seconds) for span, seconds in syncs.local.items()}
-        return cls(syncs, delays, certain_delays)
+        return cls(syncs, delays, certain_delays, own_work)
 
     @property
     def own_spans(self) -> list[str]:
@@ -121,21 +123,22 @@ def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> 
     return make_findings(syncs, slow_ranks, costs)
 
 
-# Ranks that are slow for long
+# Ranks that are persistently slow
 
 
 def _find_sustained(comparison: _Comparison) -> Iterator[SlowRank]:
-    """Yield each rank that is slow for long, either in one span or slightly in all of its own
+    """Yield each rank that is persistently slow, either in one span or slightly in all of its own
     work."""
     syncs = comparison.syncs
     tests = 2 * len(syncs.ranks) * (len(comparison.delays) + 1)
-    n_errors = compute_significance_threshold(tests, len(compute_block_medians(syncs.step)))
+    n_standard_errors = compute_significance_threshold(tests, len(comparison.own_work.levels))
 
     slowest: dict[int, SlowRank] = {}
     for spans, delays in _list_compared_delays(comparison):
-        certain_span = spans[0] if spans[0] in MAY_WAIT else comparison.own_spans[0]
-        certain_levels = comparison.certain_delays[certain_span].levels
-        for column, pattern in _find_slow_ranks(syncs, n_errors, delays.levels, certain_levels):
+        certain_levels = comparison.certain_delays[spans[0]].levels
+        for column, pattern in _find_slow_ranks(
+            syncs, n_standard_errors, delays.levels, certain_levels
+        ):
             delay_s = float(np.mean(delays.levels[:, column]))
             known_s = slowest[column].delay_s if column in slowest else 0.0
             if delay_s >= MIN_SHARE / 2 * syncs.step_s and delay_s > known_s:
@@ -150,8 +153,7 @@ def _list_compared_delays(comparison: _Comparison) -> Iterator[tuple[list[str], 
         yield [span], delays
     own_spans = comparison.own_spans
     if len(own_spans) > 1:
-        # Times have long tails, so the median of a sum exceeds the sum of the medians.
-        yield own_spans, _compare(comparison.syncs.sum_spans(own_spans))
+        yield own_spans, comparison.own_work
 
 
 def _find_longest_span(
@@ -163,57 +165,40 @@ def _find_longest_span(
     def measure(span: str) -> float:
         delays = comparison.delays[span]
         if pattern == "drifting":
-            return float(_take_last_quarter(delays.levels)[column])
+            _, last = compute_quarter_medians(delays.levels)
+            return float(last[column])
         return float(np.median(delays.seconds[:, column]))
 
     return max(spans, key=measure)
 
 
-def _take_last_quarter(levels: Floats) -> Floats:
-    """Return the median of each rank's delays in the last quarter of the blocks."""
-    level: Floats = np.median(levels[-_count_quarter(levels) :], axis=0)
-    return level
-
-
-def _count_quarter(levels: Floats) -> int:
-    return max(1, len(levels) // 4)
-
-
 def _find_slow_ranks(
-    syncs: GradientSyncs, n_errors: float, levels: Floats, certain_levels: Floats
+    syncs: GradientSyncs, n_standard_errors: float, levels: Floats, certain_levels: Floats
 ) -> Iterator[tuple[int, Pattern]]:
-    """Yield the column and the pattern of each rank that is slow for long, from its delays per
+    """Yield the column and the pattern of each rank that is persistently slow, from its delays per
     block.
 
-    A delay is significant if it exceeds `n_errors` times its standard error.
+    A delay is significant if it exceeds `n_standard_errors` times its standard error.
     """
     level = np.median(levels, axis=0)
-    last = _take_last_quarter(levels)
-    first = np.median(levels[: _count_quarter(levels)], axis=0)
+    first, last = compute_quarter_medians(levels)
     change = last - first
     spread = _SPREADS * estimate_lower_spread(level) if len(syncs.ranks) > 3 else -np.inf
     min_delay_s = MIN_SHARE * syncs.step_s
 
-    significant = np.maximum(n_errors * estimate_median_error(levels), spread)
+    significant = np.maximum(n_standard_errors * estimate_median_error(levels), spread)
     is_chronic = (level >= min_delay_s) & (level > significant)
-    significant_change = np.maximum(n_errors * _estimate_change_error(levels), spread)
+    change_error = estimate_quarter_change_error(levels)
+    significant_change = np.maximum(n_standard_errors * change_error, spread)
     has_changed = (change > significant_change) & (np.minimum(change, last) >= min_delay_s)
 
     current_delay = np.where(has_changed, last, level)
-    certain_delay = np.where(
-        has_changed, _take_last_quarter(certain_levels), np.median(certain_levels, axis=0)
-    )
+    _, certain_last = compute_quarter_medians(certain_levels)
+    certain_delay = np.where(has_changed, certain_last, np.median(certain_levels, axis=0))
     is_own = certain_delay >= current_delay / 2
     is_drifting = has_changed & (change > np.maximum(level, current_delay / 2))
     for column in np.flatnonzero((is_chronic | has_changed) & is_own):
         yield int(column), "drifting" if is_drifting[column] else "chronic"
-
-
-def _estimate_change_error(levels: Floats) -> Floats:
-    """Return the standard error of the change between the medians of two quarters, from neighboring
-    blocks, because the change itself is no noise."""
-    error: Floats = estimate_change_error(levels) * np.sqrt(2 / _count_quarter(levels))
-    return _MEDIAN_TO_MEAN_ERROR * error
 
 
 # Stalls
@@ -249,8 +234,8 @@ def _find_stalls_by_span(comparison: _Comparison) -> dict[str, Floats]:
     stalls = {}
     for span, delays in comparison.delays.items():
         excess = delays.excess
-        deviation = _MAD_TO_DEVIATION * np.median(np.abs(excess), axis=0)
-        is_stall = excess > np.maximum(_STALL_DEVIATIONS * deviation, min_stall_s)
+        unusual_s = _STALL_DEVIATIONS * estimate_deviation(excess)
+        is_stall = excess > np.maximum(unusual_s, min_stall_s)
         is_stall &= comparison.certain_delays[span].excess >= excess / 2
         is_stall[:N_WARM_UP_SYNCS] = False
         stalls[span] = np.where(is_stall, excess, 0)

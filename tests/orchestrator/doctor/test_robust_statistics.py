@@ -2,10 +2,13 @@ import numpy as np
 import pytest
 
 from orchestrator.doctor.robust_statistics import (
+    compute_quarter_medians,
     compute_significance_threshold,
-    estimate_change_error,
+    estimate_block_spread,
+    estimate_deviation,
     estimate_lower_spread,
     estimate_median_error,
+    estimate_quarter_change_error,
     subtract_median_of_others,
 )
 
@@ -24,9 +27,26 @@ def test_the_error_of_a_median_is_that_of_repeated_draws() -> None:
     blocks = draw.normal(0, 2, (16, 4000))
     assert np.median(estimate_median_error(blocks)) == pytest.approx(0.63, rel=0.1)
     assert np.median(blocks, axis=0).std() == pytest.approx(0.63, rel=0.1)
-    assert np.median(estimate_change_error(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(
+    assert np.median(estimate_block_spread(blocks + np.arange(16)[:, None] * 0.1)) == pytest.approx(
         2, rel=0.1
     )
+
+
+def test_the_error_of_a_change_is_that_of_repeated_draws() -> None:
+    """Blocks with standard deviation 2 around a trend. The factor of a median holds for many blocks,
+    and is somewhat too large for the five of a quarter."""
+    draw = np.random.default_rng(0)
+    blocks = draw.normal(0, 2, (20, 4000)) + np.arange(20)[:, None] * 0.1
+    first, last = compute_quarter_medians(blocks)
+    assert np.median(last - first) == pytest.approx(1.5, rel=0.1)
+    actual = (last - first).std()
+    assert actual <= np.median(estimate_quarter_change_error(blocks)) <= 1.2 * actual
+
+
+def test_outliers_do_not_change_a_deviation() -> None:
+    values = np.random.default_rng(0).normal(1.0, 2.0, (10_000, 2))
+    values[:100] = 1e6
+    assert estimate_deviation(values) == pytest.approx([2, 2], rel=0.05)
 
 
 @pytest.mark.parametrize("blocks", [4, 5, 7, 10, 20])
