@@ -15,7 +15,7 @@ Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
 """Function per column that computes it from numbers of shape (rows, width)."""
 
 
-class Batch:
+class RowBatch:
     """Rows of one phase that are flushed together: numbers in a flat array, and the hooks' values
     in dicts."""
 
@@ -28,13 +28,25 @@ class Batch:
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
 
+    def append(self, packed: bytes, added: dict[str, Any] | None) -> None:
+        """Add a row.
+
+        Args:
+            packed: Its numbers as doubles, as many as every row of the batch has.
+            added: Values from hooks, if there are any.
+        """
+        self.numbers.frombytes(packed)  # a fifth of the time of `extend`
+        if added:
+            self.added[self.count] = added
+        self.count += 1
+
     def columns(
         self, first: int = 0, names: Container[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Return the columns of numbers from row `first` on; only those in `names` if given."""
         width = len(self.numbers) // max(1, self.count)
         # A copy, because an exported array cannot grow.
-        numbers = np.frombuffer(self.numbers[first * width :]).reshape(self.count - first, -1)
+        numbers = np.frombuffer(self.numbers[first * width :]).reshape(self.count - first, width)
         return {
             name: compute(numbers)
             for name, compute in self.layout.items()
@@ -82,9 +94,9 @@ class RecentBatches(Recent):
     def __init__(self, length: int) -> None:
         self._length = length
         self._dropped = 0
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[RowBatch] = deque()
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: RowBatch) -> None:
         """Make `batch` the newest batch, and drop old ones."""
         if self._batches and self._batches[-1].count == 0:
             self._batches.pop()
@@ -124,11 +136,13 @@ class RecentBatches(Recent):
                 column.extend([None] * (rows - len(column)))
         return columns
 
-    def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
+    def _newest(self, count: int, phase: str | None) -> Iterator[tuple[RowBatch, int]]:
         """Yield the batches with the last `count` rows, newest first, and the first of these rows
         in each."""
         for batch in reversed(self._batches):
-            if count > 0 and batch.count and phase in (None, batch.labels.get("phase")):
+            if count <= 0:
+                return
+            if batch.count and phase in (None, batch.labels.get("phase")):
                 yield batch, max(0, batch.count - count)
                 count -= batch.count
 
