@@ -98,7 +98,8 @@ def _get_parameter(kind: DuckDBPyType, name: str) -> Any:
 
 
 def _parse_elements(value: Any) -> Any:
-    """Return nested lists of numbers written as text as lists of numbers."""
+    """Parse the text in nested lists as numbers, each by itself: an element has no column whose type
+    it could change."""
     if isinstance(value, list):
         return [_parse_elements(element) for element in value]
     if value is None:

@@ -10,8 +10,8 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.configurations import compute_score
 
 
-class TrialResult(NamedTuple):
-    """Last report of a trial, and by how much the trial is beyond each constraint."""
+class EndedTrial(NamedTuple):
+    """The last report of an ended trial, and by how much the trial is beyond each constraint."""
 
     report: Mapping[str, Any]
     excesses: Sequence[float]
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 def find_best_outcome(
-    sweep: SweepSettings, results: Mapping[int, TrialResult | None]
+    sweep: SweepSettings, results: Mapping[int, EndedTrial | None]
 ) -> Outcome | None:
     """Return the outcome of the best configuration; None if all trials failed, or a number is
     missing.
@@ -39,7 +39,7 @@ def find_best_outcome(
     `results` has those of a suggestion's trials by number, None for a failed trial.
     """
     metric, mode = sweep.objectives[0]
-    configurations: defaultdict[int, list[TrialResult]] = defaultdict(list)
+    configurations: defaultdict[int, list[EndedTrial]] = defaultdict(list)
     for number, result in results.items():
         if result and metric in result.report:
             configurations[number // sweep.repeat_count].append(result)
@@ -53,7 +53,7 @@ def find_best_outcome(
     )
 
 
-def _combine_repeats(sweep: SweepSettings, repeats: Sequence[TrialResult]) -> Outcome:
+def _combine_repeats(sweep: SweepSettings, repeats: Sequence[EndedTrial]) -> Outcome:
     """Return the score of each of the sweep's metrics over the repeats of a configuration, and the
     largest excess of each constraint."""
     scores = []

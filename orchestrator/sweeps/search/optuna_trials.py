@@ -16,7 +16,7 @@ from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.trial_counts import count_trainings, count_trials
 from orchestrator.sweeps.search.drawing import fill_point, repeat
 from orchestrator.sweeps.search.earlier_sweep import read_earlier_trials
-from orchestrator.sweeps.search.optuna_outcomes import TrialResult, find_best_outcome
+from orchestrator.sweeps.search.optuna_outcomes import EndedTrial, find_best_outcome
 from orchestrator.sweeps.search.optuna_space import make_params, suggest
 from orchestrator.sweeps.search.search import Search, TrialConfig
 from orchestrator.tables.constraints import Constraints, make_measured_cells
@@ -51,7 +51,7 @@ class OptunaTrials(Search):
         if search.earlier:
             self._study.add_trials(read_earlier_trials(search.earlier, settings))
         self._suggestions: list[optuna.Trial] = []
-        self._results: defaultdict[int, dict[int, TrialResult | None]] = defaultdict(dict)
+        self._results: defaultdict[int, dict[int, EndedTrial | None]] = defaultdict(dict)
         """Result of each ended trial, by suggestion and number; None if it failed."""
         self._constraints = Constraints(settings.constraints)
 
@@ -129,7 +129,7 @@ class OptunaTrials(Search):
     ) -> None:
         suggestion = number // self._size
         results = self._results[suggestion]
-        results[number] = TrialResult(last, excesses) if last else None
+        results[number] = EndedTrial(last, excesses) if last else None
         if len(results) < self._size:
             return
 
