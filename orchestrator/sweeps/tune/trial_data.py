@@ -36,7 +36,7 @@ class TrialReport:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial's process tells the driver, through Tune."""
+    """A message of a trial's process to the driver, through Tune."""
 
     report: TrialReport | None
     """The last report, also if an earlier result has had it; None if there has been none."""
