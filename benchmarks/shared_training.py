@@ -14,7 +14,7 @@ time that they use in the same time while idle. Starting a sweep's workers count
 does not. All processes have one thread. Trials have one rank and run one at a time, and the
 contestants take turns.
 
-    python -m benchmarks.shared_training [rounds in this process] [rounds on Ray]
+    python -m benchmarks.shared_training [rounds in this process] [rounds on Ray, or 0]
 """
 
 import sys
@@ -217,16 +217,9 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     took = {
         name: take_turns(local_contestants(model), rounds, watch) for name, model in MODELS.items()
     }
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    watch.idle()
-    for name, model in MODELS.items():
-        took[name] |= take_turns(on_ray(model), rounds_on_ray, watch)
+    if rounds_on_ray:
+        measure_on_ray(took, rounds_on_ray, watch)
+    for name in MODELS:
         title = (
             f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray,"
             " in turns)"
@@ -237,6 +230,20 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     print(
         f"\nWithout work, and not counted: {watch.idle_s:.3f} processor s in each second of those on Ray."
     )
+
+
+def measure_on_ray(took: Mapping[str, dict[str, list[Spent]]], rounds: int, watch: Watch) -> None:
+    """Add what the contestants on Ray took."""
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    watch.idle()
+    for name, model in MODELS.items():
+        took[name].update(take_turns(on_ray(model), rounds, watch))
     ray.shutdown()
 
 
