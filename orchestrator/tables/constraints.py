@@ -85,4 +85,4 @@ def make_measured_cells(
 
 
 def _get_metrics(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return {f"{prefix}{name}": value for name, value in report.items() if "/" in name}
+    return {f"{prefix}{name}": value for name, value in report.items() if name != "epoch"}

@@ -74,11 +74,12 @@ def _check_constraints(sweep: SweepSettings) -> Iterator[Problem]:
             Comparison.parse_for(column, limit)
         except ValueError as error:
             yield Problem(f"sweep.constraints.{column}", str(error))
-        if "/" not in column and column not in TRIAL_COLUMNS:
+        known = (*TRIAL_COLUMNS, *sweep.metrics)
+        if "/" not in column and column not in known:
             yield Problem(
                 f"sweep.constraints.{column}",
                 f"'{column}' is neither a metric nor one of {', '.join(TRIAL_COLUMNS)}",
-                suggestion=did_you_mean(column, TRIAL_COLUMNS),
+                suggestion=did_you_mean(column, known),
             )
 
 
