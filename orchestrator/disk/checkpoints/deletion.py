@@ -1,6 +1,7 @@
 """Deletion of a checkpoint, also if it is cut short. Does not import torch."""
 
 from orchestrator.disk.checkpoints.manifest import MANIFEST
+from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 
 
@@ -20,5 +21,10 @@ def delete_checkpoint(storage: Storage, name: str) -> None:
         return
     hidden = f".{name}.deleted"
     storage.delete(hidden)
-    storage.rename(name, hidden)
+    try:
+        storage.rename(name, hidden)
+    except StorageError:
+        # A folder that cannot be renamed may be another user's. The run goes on in any case, with a
+        # warning of what cannot be deleted.
+        hidden = name
     storage.delete(hidden)

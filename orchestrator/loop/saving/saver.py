@@ -36,7 +36,8 @@ class Saver:
         self.last_name: str | None = None
         """The newest stored checkpoint."""
         self.last_position: Position | None = None
-        """The state's position at the newest checkpoint."""
+        """The training's position at the newest checkpoint. Its manifest has the run's, which also
+        says how far the run's round is."""
 
     def continue_from(self, name: str) -> None:
         """Take the checkpoint that was just restored as the newest one."""

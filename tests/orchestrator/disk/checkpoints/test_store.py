@@ -10,7 +10,7 @@ import torch
 
 from hooks.position import Position, Stage
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.storage import Storage
 from tests.orchestrator.disk.checkpoints.saved import DETAILS, kill_at, save, weights
 
@@ -327,6 +327,22 @@ def test_a_deletion_that_is_cut_short_leaves_no_damaged_checkpoint(
     assert (found.name, found.skip_reasons) == ("epoch-0002", [])
     store.recover()
     assert {*store.storage.names()} - {"epoch-0003"} == {"epoch-0001", "epoch-0002", "index.json"}
+
+
+def test_a_checkpoint_that_cannot_be_renamed_is_deleted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    for number in (1, 2):
+        save(store, f"epoch-000{number}", number)
+
+    def fail(storage: Storage, name: str, to: str) -> None:
+        raise StorageError(f"{storage / name} cannot be renamed")
+
+    monkeypatch.setattr(Storage, "rename", fail)
+    store.retain("run", ["epoch-0001"])
+    store.retain("run", ["epoch-0002"])
+    assert store.list_names() == ["epoch-0002"]
 
 
 def _delete_one_file(storage: Storage, name: str) -> None:
