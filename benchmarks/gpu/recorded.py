@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.storage import Storage
 
 

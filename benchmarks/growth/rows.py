@@ -40,7 +40,7 @@ from orchestrator.runs.result import open_run
 from orchestrator.disk.rows.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.read_attempts()
-from orchestrator.disk.rows import dataset, usage
+from orchestrator.disk.rows import reader, usage
 from orchestrator.tables import frames, query, summaries
 started = process_time()
 CALL

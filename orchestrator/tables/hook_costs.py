@@ -11,7 +11,7 @@ import pyarrow as pa
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.columns import narrow_counters
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.valid_rows import make_superseded_cost_filter
 from orchestrator.storage import Storage
 

@@ -18,7 +18,7 @@ from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.column_names import SPANS
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.storage import Storage

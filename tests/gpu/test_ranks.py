@@ -17,7 +17,7 @@ from torch.nn import functional
 from hooks import Hook, State
 from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import base_loop
 from orchestrator.loop.loop import Loop

@@ -20,8 +20,8 @@ from orchestrator import open_run, open_sweep, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import file_format
-from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.rank_files import RankFiles
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, NewerFormat, UsageError
 from orchestrator.storage import Storage

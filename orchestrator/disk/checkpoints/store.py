@@ -27,7 +27,7 @@ from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write
 from orchestrator.disk.checkpoints.index import INDEX, Index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
-from orchestrator.disk.checkpoints.publishing import publish_parts
+from orchestrator.disk.checkpoints.published_weights import publish_parts
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage

@@ -14,9 +14,9 @@ from pyarrow.dataset import dataset
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.columns import narrow_counters, sort_rows
-from orchestrator.disk.rows.dataset import make_source
 from orchestrator.disk.rows.file_format import write_parquet
 from orchestrator.disk.rows.file_rows import PARTITIONS, read_parquet, read_parts, read_schemas
+from orchestrator.disk.rows.reader import make_source
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
     TABLES,

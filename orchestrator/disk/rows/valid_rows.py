@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 from hooks.position import Stage
 from orchestrator.disk.attempts import Attempt, LeadingAttempt
 from orchestrator.disk.rows.columns import merge_schemas
-from orchestrator.disk.rows.dataset import make_source, open_recorded
 from orchestrator.disk.rows.file_rows import read_row_schema, read_schemas
+from orchestrator.disk.rows.reader import make_source, open_recorded
 from orchestrator.disk.rows.recorded_files import list_recorded_files
 from orchestrator.disk.rows.source import Source
 from orchestrator.storage import Storage

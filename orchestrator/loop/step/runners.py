@@ -7,7 +7,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.inference_runner import InferenceRunner
-from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.training_iteration import IterationRunner
 from orchestrator.loop.step.training_runner import TrainingRunner
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.task import Task, has_turns

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from orchestrator import Experiment, run
 from orchestrator.disk.media import MediaWriter
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import StorageError
 from orchestrator.loop import base_loop, building

@@ -17,7 +17,7 @@ import pytest
 from hooks.position import Stage
 from orchestrator.disk.rows import compaction, part_rewriter
 from orchestrator.disk.rows.compaction import compact, finish_compaction, is_compacted
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
 from orchestrator.tables.hook_costs import load_costs

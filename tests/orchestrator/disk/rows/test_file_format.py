@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.disk.rows.compaction import compact
-from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.file_format import END_OF_STREAM, read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.omissions import collecting_omissions

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.disk.rows import part_rewriter, parts
-from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 from tests.manual_clock import ManualClock

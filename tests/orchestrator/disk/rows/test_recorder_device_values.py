@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from orchestrator.disk.rows import device_values, values
-from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.device_values import DeviceValues
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.storage import Storage
 

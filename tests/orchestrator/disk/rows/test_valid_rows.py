@@ -9,7 +9,7 @@ import pytest
 
 from hooks.position import Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows import compaction, dataset
+from orchestrator.disk.rows import compaction, reader
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.errors import DamagedFile
@@ -53,7 +53,7 @@ def test_queries_see_each_valid_row_once(
     storage = Storage(tmp_path)
     rows, attempts = drawn(seed)
     last = len(attempts) - 1
-    monkeypatch.setattr(dataset, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
+    monkeypatch.setattr(reader, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
     monkeypatch.setattr(compaction, "JOINED_ROWS", 0 if "apart" in lie else 2**20)
     record(storage, [one for one in rows if lie != "apart and alive" or one["attempt"] < last])
     if lie not in ("alive", "spooled"):

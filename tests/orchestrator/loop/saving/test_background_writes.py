@@ -19,7 +19,7 @@ from hooks.position import Position
 from hooks.training.ema import EMA
 from orchestrator.disk.checkpoints.index import read_index
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop

@@ -18,7 +18,7 @@ from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.reader import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
 from orchestrator.experiment.optim.component import Component
