@@ -5,6 +5,8 @@ from difflib import get_close_matches
 
 PHASES = ("train", "val", "test")
 """Kinds of phases in their order. There may be several of val and test by name: `val/noisy`."""
+REPORT_ENTRIES = frozenset({"attempt", "time", "epoch", "step", "iteration", "samples"})
+"""Entries of every report other than its metrics, which cannot have these names."""
 _MAX_NAMES = 8
 """Largest number of metrics that a message lists."""
 

@@ -17,8 +17,6 @@ from orchestrator.storage.validation import validate
 from orchestrator.units import format_count
 
 REPORTS = "metrics.jsonl"
-ENTRIES = frozenset({"attempt", "time", "epoch", "step", "iteration", "samples"})
-"""Entries of every report other than its metrics, which cannot have these names."""
 
 
 @dataclass(frozen=True)

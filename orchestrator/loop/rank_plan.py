@@ -7,8 +7,8 @@ from typing import Any
 from hooks.due_calls import Call
 from hooks.event_plan import Plan
 from hooks.hook import Hook
+from hooks.metrics.names import REPORT_ENTRIES
 from hooks.state import State
-from orchestrator.disk.reports import ENTRIES
 from orchestrator.errors import RankMismatch
 from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.world import World
@@ -38,13 +38,13 @@ def _protect_entries(call: Call) -> Call:
     metrics; if its failures are only logged, the report keeps the entry."""
 
     def run(state: State, metrics: dict[str, Any]) -> None:
-        before = {name: metrics[name] for name in ENTRIES & metrics.keys()}
+        before = {name: metrics[name] for name in REPORT_ENTRIES & metrics.keys()}
         try:
             call.run(state, metrics)
         finally:
             replaced = [
                 name
-                for name in sorted(ENTRIES & metrics.keys())
+                for name in sorted(REPORT_ENTRIES & metrics.keys())
                 if metrics[name] is not before.get(name)
             ]
             for name in replaced:

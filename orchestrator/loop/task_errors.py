@@ -8,8 +8,8 @@ from torch import Tensor
 
 from hooks.errors import add_article
 from hooks.hook import Hook, find_hook_with_metric
+from hooks.metrics.names import REPORT_ENTRIES
 from orchestrator.column_names import TIMES
-from orchestrator.disk.reports import ENTRIES
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
 from orchestrator.errors import TaskError
 from orchestrator.user_code.failures import find_source_location
@@ -68,7 +68,7 @@ def check_metric_names(metrics: Iterable[str], hooks: Mapping[str, Hook]) -> Non
     """Raise TaskError for a metric that is an entry of every report, and for one of a phase that a
     hook adds for each phase."""
     for metric in metrics:
-        if metric in ENTRIES:
+        if metric in REPORT_ENTRIES:
             raise TaskError(
                 f"`{metric}` in state.metrics is an entry of every report; choose another name for the"
                 " metric"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from hooks.metrics.names import REPORT_ENTRIES
 from orchestrator.column_names import COSTS
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
@@ -56,7 +57,7 @@ def render_curves(reports: Mapping[str, Reports]) -> page.Section:
     """Draw each reported metric over steps, with a line per run. `reports` is by run."""
     charts = []
     for metric in list_reported_names(chain.from_iterable(reports.values())):
-        if "/" not in metric or metric.endswith(COSTS):
+        if metric in REPORT_ENTRIES or metric.endswith(COSTS):
             continue
         lines = []
         for color, (name, own) in zip(COLORS, reports.items(), strict=False):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hooks.metrics.direction import find_direction
-from hooks.metrics.names import PHASES, find_phase
+from hooks.metrics.names import PHASES, REPORT_ENTRIES, find_phase
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.report.binning import Floats
 from orchestrator.report.charts.chart import COLORS
@@ -20,15 +20,17 @@ Reports = Sequence[Mapping[str, Any]]
 
 def group_metrics(reports: Reports) -> dict[str, dict[str, str]]:
     """Group reported metrics by name and phase: `val/accuracy` is in `accuracy`, `val`. `val/noisy`
-    is a phase too."""
+    is a phase too. What a hook of the user reports without a phase is in `report`."""
     names = list_reported_names(reports)
     losses = [name for name in names if name.endswith("/loss") and find_phase(name)]
     phases = [*PHASES, *(name.removesuffix("/loss") for name in losses)]
     metrics: dict[str, dict[str, str]] = {}
     for full_name in names:
+        if full_name in REPORT_ENTRIES:
+            continue
         phase = find_phase(full_name, phases)
-        if phase:
-            metrics.setdefault(full_name.removeprefix(f"{phase}/"), {})[phase] = full_name
+        name = full_name.removeprefix(f"{phase}/")
+        metrics.setdefault(name, {})[phase or "report"] = full_name
     return metrics
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hooks.metrics.main_metric import find_best_metric, list_val_metrics
 from hooks.metrics.monitored import AUTO
-from hooks.metrics.names import list_known
+from hooks.metrics.names import REPORT_ENTRIES, list_known
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
@@ -39,7 +39,9 @@ def _get_best_metric(hook: Mapping[str, Any]) -> str:
 
 
 def _explain_missing_best(folder: RunFolder, config: Mapping[str, Any], metric: str) -> str:
-    reported = [name for name in list_reported_names(folder.read_reports()) if "/" in name]
+    reported = [
+        name for name in list_reported_names(folder.read_reports()) if name not in REPORT_ENTRIES
+    ]
     if metric != AUTO and metric not in reported:
         hint = f" ({list_known(reported, metric)})" if reported else ""
         return f": no report has the metric of hooks.checkpoint.best, '{metric}'{hint}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from hooks.metrics.names import REPORT_ENTRIES
 from orchestrator.column_names import COSTS
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def render_run(
     columns = [
         name
         for name in map(str, reports)
-        if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
+        if name in ("epoch", "step") or (name not in REPORT_ENTRIES and not name.endswith(COSTS))
     ]
     return render_result(path, status, sentences, reports[columns].tail(_LAST_REPORTS))
 

@@ -1,6 +1,6 @@
 """The check that the reports of a trial have the sweep's metrics."""
 
-from hooks.metrics.names import find_phase, list_known, list_phases, nearest
+from hooks.metrics.names import REPORT_ENTRIES, find_phase, list_known, list_phases, nearest
 from hooks.stats.row_stats import PREFIX
 from orchestrator.disk.rows.file_rows import read_row_schema
 from orchestrator.disk.run_folder import RunFolder
@@ -88,7 +88,7 @@ class MetricMonitor:
 
     def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
         """Return the reported metrics, and the statistics of rows that could be reported."""
-        names = [name for name in report.metrics if "/" in name]
+        names = [name for name in report.metrics if name not in REPORT_ENTRIES]
         statistics = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
         if statistics:
             for column in read_row_schema(self._folder.storage).names:

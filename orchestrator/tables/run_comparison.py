@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hooks.metrics.direction import find_direction
+from hooks.metrics.names import REPORT_ENTRIES
 from orchestrator.column_names import COSTS
 from orchestrator.tables.compared_values import (
     ComparedValues,
@@ -100,11 +101,7 @@ def _list_metrics(sides: Sequence[Side]) -> list[str]:
 
 
 def _is_metric(name: str, value: Any) -> bool:
-    return (
-        name.startswith(("train/", "val/", "test/"))
-        and not name.endswith(COSTS)
-        and is_number(value)
-    )
+    return name not in REPORT_ENTRIES and not name.endswith(COSTS) and is_number(value)
 
 
 def _compare_metrics(

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from hooks.metrics.names import REPORT_ENTRIES
 from orchestrator.column_names import CONFIG
 from orchestrator.disk.attempts import Attempt, find_leader
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
@@ -145,7 +146,7 @@ def _describe_reports(
     record: dict[str, Any] = {f"last/{name}": value for name, value in last.items()}
     record["reports"] = len(reports)
     if metadata.evaluates:
-        return {**record, **last}
+        return {**record, **_select_metrics_of_phases(last)}
 
     checkpoint_metric = _find_checkpoint_metric(folder, metadata, config)
     main = find_main_metric(metadata, config, attempts, reports, checkpoint_metric)
@@ -156,7 +157,7 @@ def _describe_reports(
     metric, mode = main
     return {
         **record,
-        **_select_metrics(best),
+        **_select_metrics_of_phases(best),
         "best": best[metric],
         "metric": metric,
         "mode": mode,
@@ -179,4 +180,9 @@ def _find_checkpoint_metric(
 
 
 def _select_metrics(report: Report) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if name not in REPORT_ENTRIES}
+
+
+def _select_metrics_of_phases(report: Report) -> dict[str, Any]:
+    """Return the metrics whose names cannot be those of other columns."""
     return {name: value for name, value in report.items() if "/" in name}

@@ -15,6 +15,7 @@ from hooks.logs.shared.readings import (
     select_phase_metrics,
 )
 from hooks.logs.shared.window_logger import WindowLogger
+from hooks.metrics.names import REPORT_ENTRIES
 from hooks.state import State
 
 
@@ -57,7 +58,7 @@ class CurveLogger(WindowLogger, ABC):
         added = {
             name: value
             for name, value in metrics.items()
-            if "/" in name and name not in state.metrics
+            if name not in REPORT_ENTRIES and name not in state.metrics
         }
         self.draw(state, {}, _rename_metrics(added))
 

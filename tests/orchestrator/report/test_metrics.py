@@ -26,7 +26,12 @@ REPORTS = [
 
 def test_metrics_are_grouped_by_name() -> None:
     assert group_metrics(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
-    assert [*group_metrics(REPORTS)] == ["loss", "accuracy", "iteration_s"]
+    assert [*group_metrics(REPORTS)] == ["loss", "accuracy", "iteration_s", "memory/rss_bytes"]
+
+
+def test_what_a_hook_reports_without_a_phase_is_a_metric_too() -> None:
+    grouped = group_metrics([{"epoch": 0, "step": 1, "val/gain": 0.5, "gain": 0.25}])
+    assert grouped == {"gain": {"val": "val/gain", "report": "gain"}}
 
 
 def test_metric_without_numbers_has_no_points() -> None:
