@@ -1,12 +1,16 @@
 """Values that Python code gives in mappings, and that would change in a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hooks import HOOKS
+from hooks.import_path import extend_import_path
 from orchestrator.errors import Problem, collect_problems, shorten_value
 from orchestrator.experiment.fields.field_values import LostValue, convert_value
 from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.make_hooks import find_hook_class
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.task import Task
 from orchestrator.user_code.named_classes import find_class
 
@@ -14,11 +18,13 @@ from orchestrator.user_code.named_classes import find_class
 def find_changed_values(given: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for each given value that would arrive changed in the task or a hook.
 
-    `data` is the whole experiment as a file holds it, which names the classes.
+    `data` is the whole experiment as a file holds it, which names the classes. They are looked up
+    where the workers look them up, also in the current folder.
     """
-    for path, field_path, value in _list_values(given):
-        if _is_plain(value):
-            continue
+    changeable = [entry for entry in _list_values(given) if not _is_plain(entry[-1])]
+    if changeable:
+        extend_import_path([Path.cwd()])
+    for path, field_path, value in changeable:
         try:
             _check_arrival(field_path, value, data)
         except LostValue as error:
@@ -51,7 +57,7 @@ def _check_arrival(path: str, value: Any, data: Mapping[str, Any]) -> None:
     if cls is None:
         raise LostValue(
             f"could change on the way to the workers, because the class '{kind}' cannot be found here",
-            "give the class itself instead of its name",
+            did_you_mean(str(kind), HOOKS) or "give the class itself instead of its name",
         )
     if name in list_parameters(cls):
         convert_value(cls, name, value)

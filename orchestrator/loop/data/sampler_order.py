@@ -1,7 +1,6 @@
 """The order of a task's own sampler, checked to be the same on all ranks and each time."""
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import index
 from typing import Any
@@ -31,19 +30,20 @@ def find_sampler_order(context: PhaseContext, dataset: Any) -> tuple[Order, int]
     if sampler is None:
         return None
 
-    make_order: Callable[[], Order] = partial(method.make_order, sampler)
-    order = make_order()
+    order = method.make_order(sampler)
+    repeated = order
     first = order(0)
     limit = method.find_limit(sampler)
     if len(first) > limit:
         method.check_may_be_endless(limit)
-        make_order = partial(_EndlessOrder, method)
-        order = make_order()
+        order = _EndlessOrder(method)
+        # The same order gives the epoch that it has drawn.
+        repeated = _EndlessOrder(method)
         first = order(0)
 
     if not first:
         raise method.refuse("gives no sample")
-    second = make_order()(0)
+    second = repeated(0)
     if second != first:
         raise method.refuse(
             "gives another order on a second call for the same epoch, so ranks and a resumed run would disagree",

@@ -87,6 +87,30 @@ def test_value_that_may_change_is_refused_if_its_class_is_unknown() -> None:
     assert checked.get_resolved().hooks["watching"] == Watching(sizes=(3,))
 
 
+def test_the_class_of_a_value_is_looked_up_in_the_current_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the workers look it up. This file's folder is another one."""
+    (tmp_path / "tasks_of_this_folder.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from tests.orchestrator.experiment.samples import Line\n"
+        "@dataclass\n"
+        "class Sized(Line):\n"
+        "    sizes: tuple[int, ...] = ()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment(
+        task="tasks_of_this_folder:Sized", epochs=1, task_args={"sizes": (2, 3)}
+    )
+    task: Any = resolve(experiment.source).task
+    assert task.sizes == (2, 3)
+
+
+def test_a_misspelled_hook_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'emaa' cannot be found here.*did you mean 'ema'"):
+        Experiment(task=Keeping, epochs=1, hooks={"emaa": {"decay": (1, 2)}})
+
+
 def test_values_that_fields_declare_arrive() -> None:
     given = {"weights": {0: 1.0}, "sizes": (1, 2), "root": "a/b", "anything": {"a": [1]}}
     hook = {"type": Watching, "sizes": (3,), "every": "2 steps"}

@@ -102,6 +102,7 @@ class Sampled(Points):
             "endless text": itertools.cycle("a"),
             "weights": WEIGHTS,
             "tensor": torch.tensor(WEIGHTS),
+            "iterator": map(float, WEIGHTS),
             "drawn": Drawn(),
             "own generator": RandomSampler(dataset, generator=torch.Generator()),
             "growing": Growing(),
@@ -174,6 +175,10 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
     assert whole[1][:10] + shares(how, 2, 1, offset=10) == whole[1]
     assert torch.equal(before, torch.get_rng_state())
     assert len(whole[0]) == (30 if how == "drawn" else 52)
+
+
+def test_an_iterator_of_weights_is_read_once() -> None:
+    assert shares("iterator", 1, 0) == shares("weights", 1, 0)
 
 
 @pytest.mark.parametrize(
