@@ -121,9 +121,10 @@ def build_training(
         lines += load_initial_weights(model.module, experiment, world, origin)
     if world.world_size == 1:
         lines += describe_settings_without_effect(experiment)
-    frozen = _find_frozen_weights(experiment, plan, model.module, origin)
 
     unscheduled = build_optimizers(optimizations, task, model.module)
+    # A task may also freeze parameters in `optimizer()`.
+    frozen = _find_frozen_weights(experiment, plan, model.module, origin)
     # Schedulers change the numbers of the optimizers to which they are added.
     numbers = NumberChanges(optimizations, unscheduled, model.module)
     optimizers = _add_schedulers(unscheduled, task, schedules, precisions)

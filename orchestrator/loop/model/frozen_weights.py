@@ -46,7 +46,7 @@ class FrozenWeights:
         if not self._digests:
             raise ConfigError.at(
                 "hooks.checkpoint.weights",
-                "trainable has no effect: model() returns no frozen parameter",
+                "trainable has no effect: no parameter is frozen at the start",
                 suggestion="call requires_grad_(False) on those that are not trained",
             )
 

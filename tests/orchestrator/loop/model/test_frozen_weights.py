@@ -51,6 +51,16 @@ class Backbone(Points):
 
 
 @dataclass
+class FreezesLate(Points):
+    """Freezes the first layer when it makes its optimizer."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        model.get_submodule("0").requires_grad_(False)
+        trained = [value for value in model.parameters() if value.requires_grad]
+        return torch.optim.SGD(trained, lr=0.1)
+
+
+@dataclass
 class Thaw(Hook):
     """Trains another layer in some epochs."""
 
@@ -110,6 +120,17 @@ def test_frozen_parameters_are_left_out_and_buffers_stay() -> None:
     averages = final(whole, "ema.pt")["model"]
     assert_equal(final(part, "ema.pt")["model"], {name: averages[name] for name in kept})
     assert_equal(part.weights("last"), {name: averages[name] for name in kept})
+
+
+def test_parameters_that_are_frozen_with_the_optimizer_are_left_out() -> None:
+    part = run(
+        make("trainable", task=f"{HERE}:FreezesLate", optimizer={"type": "task"}),
+        "runs",
+        "part",
+        local=True,
+    )
+    whole = part.load("last").state_dict().keys()
+    assert whole - final(part).keys() == {"0.weight", "0.bias"}
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -221,7 +242,7 @@ def test_complete_checkpoint_cannot_become_a_partial_one() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"task": "tests.tasks:Points"}, "trainable has no effect: model.* no frozen parameter"),
+        ({"task": "tests.tasks:Points"}, "trainable has no effect: no parameter is frozen"),
         ({"workers": {"strategy": "fsdp", "count": 2}}, "weights: trainable does not work with"),
         (
             {"hooks": {"ema": {"average": "power", "std": 0.1, "snapshots": "1 epoch"}}},
