@@ -135,13 +135,24 @@ class Loop(HookedLoop):
             ends = run.ends_here()
             yield run.report(is_final=ends and not run.is_test_due())
             if not ends and not self._is_end_requested(run):
-                return True
+                run.agree_to_stop()  # a hook may have requested it in on_report
+                if not run.decision:
+                    return True
+                yield from self._stop_after_report(run)
 
         if run.is_test_due() and not self._is_end_requested(run):
             run.test()
             yield run.report(is_final=True)
         self._end_run(run)
         return False
+
+    def _stop_after_report(self, run: HookedRun) -> Iterator[Report]:
+        """Save a run that stops at its report, and report that it does, unless a test phase follows
+        and does so."""
+        run.save_stop()
+        if not run.is_test_due():
+            run.cursor.begin_train_phase()
+            yield run.report(is_final=True)
 
     def _report_interruption(self) -> Iterator[Report]:
         for run in self.active:

@@ -132,7 +132,7 @@ def test_reasons_of_all_ranks_are_joined_and_a_stop_outranks_a_pause() -> None:
 
 
 class StopAt(Hook):
-    """Asks for the run to end at an iteration, or at the end of a training phase."""
+    """Asks for the run to end at an iteration, at the end of a training phase, or in a report."""
 
     def __init__(self, iteration: int, event: str = "on_step") -> None:
         self.iteration, self.event = iteration, event
@@ -144,6 +144,10 @@ class StopAt(Hook):
 
     def on_phase_end(self, state: State) -> None:
         if self.event == "on_phase_end" and state.iteration == self.iteration:
+            state.request_stop("enough")
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        if self.event == "on_report" and state.iteration == self.iteration:
             state.request_stop("enough")
 
     def on_end(self, state: State) -> None:
@@ -160,6 +164,22 @@ def test_hook_stops_the_run_after_a_round_and_the_test_phase_runs() -> None:
     ]
     assert "val/loss" in reports[1].metrics
     assert "test/loss" in reports[2].metrics
+    assert hook.ended
+
+
+@pytest.mark.parametrize("test", [0, 5])
+def test_hook_stops_the_run_in_a_report(test: int) -> None:
+    """No step follows."""
+    hook = StopAt(14, "on_report")
+    loop = Loop(Points(test=test), experiment(epochs=9), {"stop": hook})
+    reports = list(loop.run())
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in reports] == [
+        (7, (), False, False),
+        (14, (), False, False),
+        (14, ("enough",), False, True),
+    ]
+    assert loop.state.iteration == 14
+    assert ("test/loss" in reports[2].metrics) is bool(test)
     assert hook.ended
 
 
@@ -224,8 +244,12 @@ class PauseAt(Hook):
         if state.phase == self.phase and state.rank == self.rank:
             state.request_pause("time is up")
 
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        if self.phase == "report" and state.epoch == 1:
+            state.request_pause("time is up")
 
-@pytest.mark.parametrize("phase", ["train", "val"])
+
+@pytest.mark.parametrize("phase", ["train", "val", "report"])
 def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
     whole = Loop(Points(test=5), experiment(), {})
     expected = list(whole.run())
@@ -233,9 +257,9 @@ def test_paused_run_resumes_bit_for_bit(tmp_path: Path, phase: str) -> None:
     begun = list(
         Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, RunContext(store=store)).run()
     )
-    assert [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in begun] == [
-        (7, ("time is up",), True, True)
-    ]
+    *reported, last = [(r.metrics["step"], r.stopped, r.interrupted, r.is_final) for r in begun]
+    assert last == (7, ("time is up",), True, True)
+    assert reported == ([(7, (), False, False)] if phase == "report" else [])
     resumed = Loop(Points(test=5), experiment(), {}, RunContext(store=store))
     resumed.restore(store.list_names()[-1])
     rest = list(resumed.run())

@@ -108,6 +108,29 @@ def test_request_of_a_training_hook_reaches_all_runs(
     assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
 
 
+@dataclass
+class StopsInReport(Hook):
+    """A hook of one run that requests its end in a report."""
+
+    observes: ClassVar[bool] = True
+    epoch: int = 0
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        if state.epoch == self.epoch:
+            state.request_stop("requested")
+
+
+def test_a_run_that_stops_in_a_report_leaves_the_others_to_train(tmp_path: Path) -> None:
+    members = [
+        *experiments({"stops": {"type": f"{__name__}:StopsInReport", "epoch": 2}}, epochs=3)[:1],
+        *experiments({"stops": {"type": f"{__name__}:StopsInReport"}}, epochs=3)[1:],
+    ]
+    alone = train_alone(new_runs(tmp_path / "alone", members))
+    assert [report["step"] for report in reports(alone[0])] == [7, 14, 14]
+    assert [report["step"] for report in reports(alone[1])] == [7, 14, 21]
+    assert_equal(train_together(new_runs(tmp_path / "shared", members)), alone)
+
+
 def test_schedule_free_optimizer_trains_and_saves_each_run_as_alone(tmp_path: Path) -> None:
     """Each run's checkpoints within an epoch have the weights of the optimizer's evaluation
     mode."""
