@@ -10,7 +10,11 @@ _MAX_LENGTH = 100
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Suggest the nearest known name, ignoring case; None if none is near."""
-    nearest = find_nearest(name, known)
+    return suggest(find_nearest(name, known))
+
+
+def suggest(nearest: str | None) -> str | None:
+    """Return the text of a suggestion; None without a name."""
     return f"did you mean '{nearest}'?" if nearest else None
 
 

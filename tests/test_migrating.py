@@ -712,7 +712,7 @@ def test_every_option_is_accepted_or_refused_with_advice(
     told = [refusals(name, option) for name in ours]
     assert told
     assert any(
-        not said or any(advice in said[0] for advice in find_options_elsewhere(name).values())
+        not said or any(advice.text in said[0] for advice in find_options_elsewhere(name).values())
         for name, said in zip(ours, told, strict=True)
     )
 
@@ -764,7 +764,8 @@ def test_settings_of_other_systems_are_refused_with_advice(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         described(**{option: {"init_scale": 2.0**16}})
     assert (
-        str(caught.value) == f"{option}: unknown key ({find_options_elsewhere(EXPERIMENT)[option]})"
+        str(caught.value)
+        == f"{option}: unknown key ({find_options_elsewhere(EXPERIMENT)[option].text})"
     )
 
 
@@ -777,7 +778,9 @@ def test_fp16_scale_is_that_of_the_imix_file() -> None:
     assert [
         (str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))
     ] == written
-    assert all(name in find_options_elsewhere(EXPERIMENT)["fp16"] for name in Scaler.model_fields)
+    assert all(
+        name in find_options_elsewhere(EXPERIMENT)["fp16"].text for name in Scaler.model_fields
+    )
 
 
 @pytest.mark.parametrize("kind", load_other_systems())
@@ -785,9 +788,11 @@ def test_advice_names_existing_settings(kind: str) -> None:
     known = {*Experiment.model_fields, *HOOKS} | (
         {field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set()
     )
+    own = {field.name for field in fields(HOOKS[kind])} if kind in HOOKS else known
     for advice in find_options_elsewhere(kind).values():
-        written = re.findall(r"^write (?:the hook )?(\w+)", advice)
+        written = re.findall(r"^write (?:the hook )?(\w+)", advice.text)
         assert set(written) <= known, advice
+        assert advice.key is None or (advice.key in own and written == [advice.key])
     if kind in HOOKS:
         assert not {field.name for field in fields(HOOKS[kind])} & set(find_options_elsewhere(kind))
 
@@ -800,7 +805,7 @@ def test_the_page_has_every_option_that_is_refused() -> None:
             names, _, advice = re.sub(r"\s+", " ", item).replace("`", "").partition(": ")
             said |= {(hook.strip("`"), names, advice) for hook in heading.split(", ")}
     assert said == {
-        (kind if kind in HOOKS else "The experiment", names, advice)
+        (kind if kind in HOOKS else "The experiment", names, advice.text)
         for kind, options in load_other_systems().items()
         for names, advice in options.items()
     }

@@ -1,6 +1,6 @@
 """The keys and the values that a model allows at a place, for suggestions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
@@ -8,6 +8,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from orchestrator.experiment.fields.field_errors import get_child
+
+_MAX_KEYS = 20
+"""Maximum number of keys in a message."""
 
 
 def map_fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -40,6 +43,16 @@ def list_known_keys(
     """Return the keys of the model at a location; none if the values there are no model's."""
     owner, _ = _find(model, location, values)
     return [] if owner is None else list(map_fields_by_key(owner))
+
+
+def format_keys(keys: Sequence[str], model_name: str = "") -> str:
+    """Return the known keys as text, or where they are listed if there are many."""
+    if not keys:
+        return "the value has no keys"
+    if len(keys) > _MAX_KEYS:
+        return "`hookyard schema` lists the keys"
+    known = f"known to {model_name}" if model_name else "known"
+    return f"{known}: {', '.join(sorted(keys))}"
 
 
 def list_allowed_words(

@@ -17,8 +17,12 @@ from orchestrator.experiment.fields.field_errors import (
     FieldError,
     find_field_errors,
 )
-from orchestrator.experiment.fields.known_keys import list_allowed_words, list_known_keys
-from orchestrator.experiment.fields.unknown_keys import explain_unknown_key, format_keys
+from orchestrator.experiment.fields.known_keys import (
+    format_keys,
+    list_allowed_words,
+    list_known_keys,
+)
+from orchestrator.experiment.fields.unknown_keys import explain_unknown_key
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.nearest_names import did_you_mean
 from orchestrator.units import format_count
@@ -86,9 +90,10 @@ def convert_errors(
 
 
 def _convert(error: FieldError, model: type[BaseModel], values: Any, path: str) -> Problem:
-    dotted = reduce(join, error.location, path)
     if error.code == UNKNOWN_KEY:
-        return explain_unknown_key(dotted, error, model, values)
+        parent = reduce(join, error.location[:-1], path)
+        return explain_unknown_key(parent, error, model, values)
+    dotted = reduce(join, error.location, path)
     if error.code == MISSING_KEY:
         return Problem(dotted, "is missing", code=MISSING_KEY)
 

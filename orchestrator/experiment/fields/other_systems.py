@@ -1,11 +1,13 @@
 """Names of options and classes in other systems, and what to write here instead."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
+
+_T = TypeVar("_T")
 
 EXPERIMENT = "experiment"
 """Table of the options of an experiment; the others are those of hooks."""
@@ -13,21 +15,34 @@ _NO_OPTIONS = {"loggers", "classes"}
 """Tables of the file that are not those of a hook's options."""
 
 
+class Advice(NamedTuple):
+    """What to write instead of an option of another system."""
+
+    text: str
+    key: str | None = None
+    """The key that takes its place in the same section; None if there is none."""
+
+
 @cache
-def _load_tables() -> dict[str, dict[str, str]]:
+def _load_tables() -> dict[str, dict[str, Any]]:
     text = files(__package__).joinpath("other_systems.yaml").read_text()
-    tables: dict[str, dict[str, str]] = yaml.safe_load(text)
+    tables: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return tables
 
 
-def load_other_systems() -> Mapping[str, Mapping[str, str]]:
+def load_other_systems() -> Mapping[str, Mapping[str, Advice]]:
     """Return what to write instead of other systems' options, by hook and lower-case name."""
-    return {name: table for name, table in _load_tables().items() if name not in _NO_OPTIONS}
+    return {
+        kind: {names: _read_advice(entry) for names, entry in table.items()}
+        for kind, table in _load_tables().items()
+        if kind not in _NO_OPTIONS
+    }
 
 
-def find_options_elsewhere(kind: str) -> Mapping[str, str]:
+def find_options_elsewhere(kind: str) -> Mapping[str, Advice]:
     """Return the advice for each option of other systems' hook of this kind."""
-    return _split_names(load_other_systems().get(kind, {}))
+    table = _load_tables().get(kind, {}) if kind not in _NO_OPTIONS else {}
+    return _split_names({names: _read_advice(entry) for names, entry in table.items()})
 
 
 def find_classes_elsewhere() -> Mapping[str, str]:
@@ -35,14 +50,16 @@ def find_classes_elsewhere() -> Mapping[str, str]:
     return _split_names(_load_tables()["classes"])
 
 
-def _split_names(table: Mapping[str, str]) -> Mapping[str, str]:
-    advice_by_name: dict[str, str] = {}
+def _read_advice(entry: Any) -> Advice:
+    """Return the advice of an entry, which is its text, or a mapping with the key to write."""
+    if isinstance(entry, Mapping):
+        return Advice(entry["advice"], entry["key"])
+    return Advice(entry)
+
+
+def _split_names(table: Mapping[str, _T]) -> Mapping[str, _T]:
+    """Return what a table has under each single name; several names are separated by commas."""
+    split: dict[str, _T] = {}
     for names, advice in table.items():
-        advice_by_name.update(dict.fromkeys(names.split(", "), advice))
-    return advice_by_name
-
-
-def find_key_to_write(advice: str) -> str | None:
-    """Return the key of an advice such as `write epochs: 20`, or None."""
-    match = re.match(r"write (\w+):", advice)
-    return match[1] if match else None
+        split.update(dict.fromkeys(names.split(", "), advice))
+    return split
