@@ -161,6 +161,7 @@ class Loop(HookedLoop):
 
     def _train(self) -> StopDecision:
         """Train until the phase ends or the runs are interrupted; return whether they stop here."""
+        is_resumed = self.active[0].cursor.stage is Stage.TRAIN
         for run in self.active:
             run.cursor.begin_train_phase()
         self._runs.begin_phase()
@@ -168,7 +169,9 @@ class Loop(HookedLoop):
             self.training.begin_phase()
             for run in self.active:
                 run.random_states.continue_training()
-            stop = self._iterate()
+            stop = self._agree_if_requested() if is_resumed else StopDecision()
+            if not stop:
+                stop = self._iterate()
             if not stop.is_interruption:
                 self._end_phase()
 
@@ -178,7 +181,6 @@ class Loop(HookedLoop):
 
     def _iterate(self) -> StopDecision:
         """Iterate over the batches of the phase, and save and stop where it is due."""
-        stopping = self.training.stopping
         saves_in_background = any(run.checkpoints.in_background for run in self.active)
         for pause in self.training.iterate():
             if pause == "last iteration":
@@ -189,10 +191,16 @@ class Loop(HookedLoop):
             if saves_in_background:
                 for run in self.active:
                     run.commit_if_written()
-            if stopping.is_stop_requested():
-                stop = self._agree_to_stop()
-                if stop:
-                    return stop
+            stop = self._agree_if_requested()
+            if stop:
+                return stop
+        return StopDecision()
+
+    def _agree_if_requested(self) -> StopDecision:
+        """Decide with all ranks whether the runs stop within the phase, if any rank has a request;
+        collective."""
+        if self.training.stopping.is_stop_requested():
+            return self._agree_to_stop()
         return StopDecision()
 
     def _agree_to_stop(self) -> StopDecision:

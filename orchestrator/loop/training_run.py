@@ -1,5 +1,6 @@
 """A run in a worker, as its loop sees it: parts of a round, reports, and its end."""
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -137,8 +138,15 @@ class TrainingRun:
         """Restore the metrics, and the reasons to stop."""
         self.state.metrics = dict(loaded.manifest["metrics"])
         # Another run that continues from this checkpoint does not stop. It may have the same name.
-        if loaded.copied_from is None:
-            self.state.stop_reasons += loaded.manifest["stop_reasons"]
+        # A replay goes on to its last iteration.
+        if loaded.copied_from is not None or math.isfinite(self.context.limits.last_iteration):
+            return
+        agreed = loaded.manifest["stop_reasons"]
+        own = loaded.rank_state.get("stop_reasons", [])
+        self.state.stop_reasons += dict.fromkeys([*agreed, *own])
+        if agreed and self.cursor.stage is Stage.TRAINED and not self.state.epoch_completed:
+            # The training phase has ended because of them.
+            self.decision = StopDecision(tuple(agreed))
 
     def _restore_hooks(self, loaded: LoadedCheckpoint) -> None:
         """Restore the hooks, without those of a training that another run provides."""

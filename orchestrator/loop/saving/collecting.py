@@ -62,7 +62,7 @@ class CheckpointCollector:
         return {
             "run": state.name,
             "world_size": state.world_size,
-            "stop_reasons": state.stop_reasons if self.cursor.stage > Stage.TRAINED else [],
+            "stop_reasons": state.stop_reasons,
             "metrics": state.metrics,
             "main_metric": state.main_metric,
             "media": state.media.count if state.media else 0,
@@ -79,5 +79,7 @@ class CheckpointCollector:
             **self._random_states.collect(is_evaluated=is_evaluated),
             "hooks": {name: hook.rank_state_dict() for name, hook in self.plan.hooks.items()},
             "position": {**asdict(position), "stage": int(position.stage)},
+            # Until the ranks agree to stop, each has its own.
+            "stop_reasons": self.state.stop_reasons,
             **self._contents.collect_per_rank(),
         }

@@ -3,7 +3,8 @@ from typing import Any, cast
 
 import pytest
 
-from hooks import Hook, State
+from hooks import Hook, Interval, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
@@ -194,6 +195,32 @@ def test_hook_stops_the_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     assert store.list_names() == ["step-00000010"]
     assert not reports[1].is_partial
     assert {"train/loss", "val/loss"} <= reports[1].metrics.keys()
+
+
+@pytest.mark.parametrize("event", ["on_step", "on_phase_end", "on_report"])
+def test_a_run_stops_at_the_same_place_from_any_checkpoint(tmp_path: Path, event: str) -> None:
+    """Also from one that was saved between the request and the end."""
+    store = CheckpointStore(Storage(tmp_path))
+
+    def make() -> Loop:
+        iteration = 10 if event == "on_step" else 14
+        hooks = {
+            "stop": StopAt(iteration, event),
+            "checkpoint": Checkpoint(every=Interval(1, "steps"), keep=None),
+        }
+        return Loop(Points(), experiment(epochs=9), hooks, RunContext(store=store))
+
+    whole = make()
+    expected = [report.metrics for report in whole.run()]
+    names = store.list_names()
+    assert len(names) >= 10
+    for name in names:
+        resumed = make()
+        resumed.restore(name)
+        reports = [report.metrics for report in resumed.run()]
+        assert reports == expected[len(expected) - len(reports) :], name
+        assert resumed.state.iteration == whole.state.iteration, name
+        assert numbers(resumed.state.module) == numbers(whole.state.module), name
 
 
 def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) -> None:
