@@ -12,7 +12,7 @@ from orchestrator.experiment.optim.component import (
 )
 from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.scheduler import split_arguments
-from orchestrator.experiment.optim.scheduler_conflicts import find_unused_rate
+from orchestrator.experiment.optim.scheduler_conflicts import find_rate_setter
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.optim.scheduler_list import find_list_interval
 from orchestrator.experiment.optim.step_counts import LENGTHS, add_length
@@ -43,7 +43,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
         raise ConfigError(problems)
 
     # The default rate gives way to a scheduler that sets the rate; a written one is a conflict.
-    if not written.type and any(find_unused_rate(Optimization(None, optimizer, scheduler))):
+    if not written.type and find_rate_setter(Optimization(None, optimizer, scheduler)):
         rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
         optimizer = Component.model_validate({**rest, **written.arguments})
     update: dict[str, Any] = {"optimizer": optimizer}

@@ -17,19 +17,27 @@ _RATE_KEYS = ("lr", "lr_scale", "layer_decay")
 """Keys of an optimizer or a group that set its learning rate."""
 
 
+def find_rate_setter(optimization: Optimization) -> Component | None:
+    """Return the first of an optimizer's schedulers if all of them set the learning rate, whatever
+    the optimizer's own; otherwise None."""
+    schedulers = list(optimization.schedulers.values())
+    setters = [entry for entry in schedulers if RATES.get(entry.type) in entry.arguments]
+    return setters[0] if setters and len(setters) == len(schedulers) else None
+
+
 def find_unused_rate(optimization: Optimization) -> Iterator[Problem]:
     """Yield a problem for each rate of an optimizer or of its groups that has no effect, as all its
     schedulers set the rate."""
-    kinds = [
-        entry.type
-        for entry in optimization.schedulers.values()
-        if RATES.get(entry.type) in entry.arguments
-    ]
-    if not kinds or len(kinds) < len(optimization.schedulers):
+    entry = find_rate_setter(optimization)
+    if entry is None:
         return
-    rate = RATES[kinds[0]]
-    message = f"has no effect with {kinds[0]}, whose {rate} sets the learning rate"
+    rate = RATES[entry.type]
+    message = f"has no effect with {entry.type}, whose {rate} sets the learning rate"
+    has_rate_of_each_group = isinstance(entry.arguments[rate], list)
     for path, settings in _list_settings(optimization):
+        if path != optimization.path and has_rate_of_each_group:
+            # A group that differs in its rate alone needs a setting that sets it apart.
+            continue
         for key in _RATE_KEYS:
             if key not in settings:
                 continue
@@ -70,7 +78,14 @@ def find_missing_momentum(optimization: Optimization) -> Iterator[Problem]:
 def find_overwritten_number(optimization: Optimization, key: str) -> Iterator[Problem]:
     """Yield a problem for each scheduler that sets an optimizer's number, so that a change of it
     would be lost at the scheduler's next step."""
-    if key.rpartition(".")[2] not in _MOMENTA:
+    name = key.rpartition(".")[2]
+    setter = find_rate_setter(optimization)
+    if name in _RATE_KEYS and setter is not None:
+        yield Problem(
+            f"{optimization.path}.{key}",
+            f"cannot change, because the {RATES[setter.type]} of {setter.type} sets the learning rate",
+        )
+    if name not in _MOMENTA:
         return
     for path, entry in _list_momentum_cycles(optimization):
         yield Problem(

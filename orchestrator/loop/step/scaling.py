@@ -59,7 +59,8 @@ def change_group(
         if key == "lr":
             _scale_rates(group, scaling)
         else:
-            group[key] = scaling.apply(group[key])
+            # A checkpoint of an earlier version of the optimizer's class may lack it.
+            group[key] = scaling.apply(group[key]) if key in group else new
 
 
 def _scale_rates(group: dict[str, Any], scaling: Scaling) -> None:

@@ -87,6 +87,33 @@ def test_rate_and_momentum_of_a_group_that_the_scheduler_replaces_are_refused(
     assert made.optimizer.arguments["groups"] == groups
 
 
+def test_a_group_may_differ_only_in_the_rate_that_the_scheduler_lists_for_it() -> None:
+    groups = [{"match": "*bias", "lr_scale": 0.1}]
+    made = described(
+        optimizer={"type": "SGD", "groups": groups},
+        scheduler={"type": "OneCycleLR", "max_lr": [0.1, 0.01], "cycle_momentum": False},
+        steps=9,
+        epochs=None,
+    )
+    assert made.optimizer.arguments["groups"] == groups
+
+
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+def test_a_rate_that_the_scheduler_sets_cannot_change_during_the_run(kind: str) -> None:
+    scheduler = {"type": kind, **CYCLES[kind], "cycle_momentum": False}
+    change = {"at": "3 steps", "set": {"optimizer.lr": 0.3}}
+    rate = "max_lr" if kind == "OneCycleLR" else "base_lr"
+    with pytest.raises(ConfigError, match=f"because the {rate} of {kind} sets the learning rate"):
+        described(
+            optimizer={"type": "SGD"},
+            scheduler=scheduler,
+            hooks={"param_scheduler": {"every": "1 steps"}},
+            changes=[change],
+            steps=9,
+            epochs=None,
+        )
+
+
 def test_scheduler_replaces_the_default_rate() -> None:
     experiment = make_experiment(
         {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}
