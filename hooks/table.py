@@ -96,6 +96,10 @@ class HookTable(Mapping[str, "type[Hook]"]):
         hook: type[Hook] = getattr(import_module(self._modules[cls]), cls)
         return hook
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether a hook has this name. Mapping's own method would import the hook."""
+        return name in self._classes
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)
 

@@ -15,14 +15,16 @@ def describe_buffers(module: nn.Module) -> dict[str, tuple[Any, ...]]:
 
 def copy_expanded_buffers(module: nn.Module) -> None:
     """Replace buffers whose elements share memory, as after `expand`, by copies that can be written
-    in place.
+    in place. A buffer with several names stays one.
 
     Moving a module to a GPU does the same.
     """
+    copies: dict[Tensor, Tensor] = {}
     for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
+        for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
             if _has_shared_elements(buffer):
-                setattr(part, name, buffer.contiguous())
+                copy = copies.setdefault(buffer, buffer.contiguous())
+                setattr(part, name, copy)
 
 
 def _has_shared_elements(buffer: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Mask for classes that the evaluation data lacks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,7 +63,11 @@ class OutputMask(Hook):
         return counts > 0
 
     def _get_labels(self, batch: Any) -> Tensor:
-        labels = batch[self.target]
+        try:
+            labels = batch[self.target]
+        except (KeyError, IndexError) as error:
+            known = f"; it has {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
+            raise SettingError(f"target: the batch has no entry {self.target!r}{known}") from error
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
             kind = _describe(labels)
             raise SettingError(

@@ -9,6 +9,7 @@ from orchestrator.disk.statuses import Status
 from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, trial_number
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.alerts import Alerts
+from orchestrator.sweeps.active_reports import ActiveReports
 from orchestrator.sweeps.feasibility import FeasibilityCheck
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
 from orchestrator.sweeps.pruner import Pruner
@@ -61,11 +62,19 @@ class RunningSweep:
         self._failed: set[int] = set()
         """Numbers of the trials that have failed in this attempt of the sweep."""
         self._index = TrialIndex(folder, self.settings.objectives)
+        self._reports = ActiveReports(previous)
         self._progress = SweepProgress(display, self.settings, previous)
         self._feasibility = FeasibilityCheck(folder, self.settings)
-        for number, trial in previous.items():
-            if trial.has_ended and self._feasibility.check(trial).broken:
-                self._progress.drop(number)
+        self._progress.replay(self._select_comparable(previous))
+
+    def _select_comparable(self, trials: Mapping[int, TrialRecord]) -> dict[int, TrialRecord]:
+        """Return the trials that did not fail, without those that ended beyond a constraint."""
+        comparable = {}
+        for number, trial in trials.items():
+            is_infeasible = trial.has_ended and self._feasibility.check(trial).broken
+            if trial.status != "failed" and not is_infeasible:
+                comparable[number] = trial
+        return comparable
 
     def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Register trials that start together, and show a line for each that is not active yet.
@@ -77,12 +86,14 @@ class RunningSweep:
         """
         self.end.budget.share_training(trials)
         for number, values in trials.items():
-            self._progress.begin(number, values)
+            if not self._reports.is_active(number):
+                self._reports.begin(number)
+                self._progress.begin(number, values)
 
     def list_active_trials(self) -> list[RunFolder]:
         """Return the folders of the trials that have begun and not ended."""
         return [
-            trial_folder(self.folder.location, number) for number in self._progress.list_active()
+            trial_folder(self.folder.location, number) for number in self._reports.list_active()
         ]
 
     def find_ending(self, number: int) -> tuple[Status, str]:
@@ -113,6 +124,7 @@ class RunningSweep:
             metrics: The report.
             seconds: Training time of the trial.
         """
+        self._reports.add_report(number, metrics)
         self._progress.add_report(number, metrics)
         self._alerts.check_report(metrics, trial_name(number))
 
@@ -127,16 +139,18 @@ class RunningSweep:
 
     def show_recovery(self, number: int, error: str) -> None:
         """Show that a trial lost a process and restarts."""
-        self._progress.show_recovery(number, error)
+        has_begun = self._reports.is_active(number)
+        self._progress.show_recovery(number, error, has_begun=has_begun)
 
     def record_end(self, number: int, values: Mapping[str, Any], status: Status) -> None:
         """Record the end of a trial that has not failed. An interrupted one will continue."""
         if status == "interrupted":
             self.search.record_pause(number)
+            self._reports.interrupt(number)
             self._progress.interrupt(number, values)
             return
 
-        last = self._progress.find_last_report(number)
+        last = self._reports.end(number)
         outcome = self._progress.describe_best(number)
         feasibility = self._feasibility.check_folder(number)
         if feasibility.broken:
@@ -152,6 +166,7 @@ class RunningSweep:
         ends the sweep if no trial has reported it."""
         name = trial_name(number)
         self._failed.add(number)
+        self._reports.end(number)
         self.search.record_end(number, None)
         if metric_missing and not self._rules.has_reports():
             self.end.add_missing_metric(name, error)

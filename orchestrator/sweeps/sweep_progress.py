@@ -1,4 +1,4 @@
-"""The progress of a sweep in the terminal: its active trials, those that have ended, and the best
+"""The progress of a sweep in the terminal: what its trials do, how many have ended, and the best
 value. Used in the driver."""
 
 import math
@@ -16,7 +16,7 @@ from orchestrator.units import format_parameter
 class SweepProgress:
     """Progress of a sweep by its first metric, as lines of a display.
 
-    `previous` are the trials of earlier attempts by number.
+    `previous` are the trials of earlier attempts by number. `replay` counts their values.
     """
 
     def __init__(
@@ -26,40 +26,30 @@ class SweepProgress:
         self._has_repeats = settings.repeat_count > 1
         self._metric, mode = settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
-        self._active: set[int] = set()
         self._ended = sum(trial.has_ended for trial in previous.values())
         self._total = self._ended + len(list_remaining_trials(settings, previous))
         self._best: dict[int, float] = {}
-        """Best value of each trial."""
-        self._last: dict[int, Mapping[str, Any]] = {}
-        """Last report of each trial, which may be of an earlier attempt."""
-        for number, trial in previous.items():
-            if trial.status != "failed":
-                for report in trial.compared_reports:
-                    self._keep(number, report)
+        """Best value of each trial that counts."""
 
-    def list_active(self) -> list[int]:
-        """Return the numbers of the trials that have begun and not ended."""
-        return sorted(self._active)
+    def replay(self, trials: Mapping[int, TrialRecord]) -> None:
+        """Count the best values of trials of earlier attempts, none of which failed or breaks a
+        constraint."""
+        for number, trial in trials.items():
+            for report in trial.compared_reports:
+                self._update_best(number, report)
 
     def begin(self, number: int, values: Mapping[str, Any]) -> None:
-        """Show a line for a trial, unless it is active: it continues on new processes."""
-        if number not in self._active:
-            self._active.add(number)
-            self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
+        """Show that a trial begins."""
+        self._display.line(f"{trial_name(number)} begins: {_format_values(values)}")
 
     def add_report(self, number: int, report: Mapping[str, Any]) -> None:
-        self._keep(number, report)
+        self._update_best(number, report)
         self._show()
 
-    def show_recovery(self, number: int, error: str) -> None:
+    def show_recovery(self, number: int, error: str, *, has_begun: bool) -> None:
         """Show that a trial lost a process and restarts."""
-        action = "resumes from its newest checkpoint" if number in self._active else "begins"
+        action = "resumes from its newest checkpoint" if has_begun else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
-
-    def find_last_report(self, number: int) -> Mapping[str, Any] | None:
-        """Return the last report of a trial that has not ended; None if it has none."""
-        return self._last.get(number)
 
     def describe_best(self, number: int) -> str:
         """Return the metric and its best value in a trial."""
@@ -71,20 +61,16 @@ class SweepProgress:
 
     def interrupt(self, number: int, values: Mapping[str, Any]) -> None:
         """Show that a trial was interrupted. It has not ended."""
-        self._active.discard(number)
         self._display.line(f"{trial_name(number)} {_format_values(values)}: interrupted")
 
     def end(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
         """Show that a trial has ended."""
         self._ended += 1
-        self._active.discard(number)
-        self._last.pop(number, None)
         count = f"[{self._ended}/{self._total}]"
         self._display.line(f"{trial_name(number)} {count} {_format_values(values)}: {outcome}")
         self._show()
 
-    def _keep(self, number: int, report: Mapping[str, Any]) -> None:
-        self._last[number] = report
+    def _update_best(self, number: int, report: Mapping[str, Any]) -> None:
         value = report[self._metric]
         if math.isfinite(value):
             self._best[number] = self._better(self._best.get(number, value), value)

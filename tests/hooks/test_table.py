@@ -1,6 +1,8 @@
 """The table of the hooks that ship."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,12 @@ def test_another_class_has_no_name_even_if_it_is_called_like_a_hook() -> None:
 
     assert HOOKS.name_of(own) is None
     assert HOOKS.name_of(Hook) is None
+
+
+def test_a_question_for_a_name_imports_no_hook() -> None:
+    code = "import sys; from hooks import HOOKS; print('wandb' in HOOKS, 'hooks.logs.wandb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_unknown_hook_is_a_missing_key() -> None:

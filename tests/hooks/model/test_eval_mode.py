@@ -87,3 +87,15 @@ def test_missing_training_data_is_an_error() -> None:
 def test_first_batch_may_be_none() -> None:
     """As a task has it whose forward() makes the samples."""
     assert get_first_batch(State(fresh_batches=lambda phase: iter([None]))) is None
+
+
+def test_an_expanded_buffer_with_two_names_stays_one() -> None:
+    shared = torch.zeros(1).expand(3)
+    module = nn.Module()
+    module.register_buffer("first", shared)
+    module.register_buffer("second", shared)
+    with borrowing(State(module=module)):
+        pass
+    assert module.first is module.second
+    assert module.get_buffer("first").tolist() == [0, 0, 0]
+    assert module.get_buffer("first").is_contiguous()

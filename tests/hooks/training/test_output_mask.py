@@ -92,3 +92,9 @@ def _on_a_rank(rank: int, world_size: int) -> Any:
 def test_classes_are_those_of_all_ranks_and_a_rank_may_have_no_data() -> None:
     expected = [0, NO, 0, NO, 0, NO, NO]
     assert on_ranks(_on_a_rank, 3) == [expected, expected, [0] * 7]
+
+
+def test_a_batch_without_the_labels_is_an_error_that_names_its_keys() -> None:
+    state = State(phase="val", fresh_batches=lambda phase: iter([{"x": 1, "y": 2}]))
+    with pytest.raises(ValueError, match=r"target: the batch has no entry 1; it has x, y"):
+        OutputMask().on_phase_start(state)
