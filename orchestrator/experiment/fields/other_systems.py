@@ -32,17 +32,13 @@ def _load_tables() -> dict[str, dict[str, Any]]:
 
 def load_other_systems() -> Mapping[str, Mapping[str, Advice]]:
     """Return what to write instead of other systems' options, by hook and lower-case name."""
-    return {
-        kind: {names: _read_advice(entry) for names, entry in table.items()}
-        for kind, table in _load_tables().items()
-        if kind not in _NO_OPTIONS
-    }
+    kinds = _load_tables().keys() - _NO_OPTIONS
+    return {kind: _read_advice(kind) for kind in sorted(kinds)}
 
 
 def find_options_elsewhere(kind: str) -> Mapping[str, Advice]:
     """Return the advice for each option of other systems' hook of this kind."""
-    table = _load_tables().get(kind, {}) if kind not in _NO_OPTIONS else {}
-    return _split_names({names: _read_advice(entry) for names, entry in table.items()})
+    return _split_names(_read_advice(kind))
 
 
 def find_classes_elsewhere() -> Mapping[str, str]:
@@ -50,11 +46,15 @@ def find_classes_elsewhere() -> Mapping[str, str]:
     return _split_names(_load_tables()["classes"])
 
 
-def _read_advice(entry: Any) -> Advice:
-    """Return the advice of an entry, which is its text, or a mapping with the key to write."""
-    if isinstance(entry, Mapping):
-        return Advice(entry["advice"], entry["key"])
-    return Advice(entry)
+def _read_advice(kind: str) -> dict[str, Advice]:
+    """Return the advice in a table, by the names of options; an entry is its text, or a mapping with
+    the key to write."""
+    table = {} if kind in _NO_OPTIONS else _load_tables().get(kind, {})
+    advice = {}
+    for names, entry in table.items():
+        has_key = isinstance(entry, Mapping)
+        advice[names] = Advice(entry["advice"], entry["key"]) if has_key else Advice(entry)
+    return advice
 
 
 def _split_names(table: Mapping[str, _T]) -> Mapping[str, _T]:
