@@ -5,7 +5,7 @@
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -93,15 +93,16 @@ class PhasedLR(LRScheduler):
 
     Gives the numbers of torch's ChainedScheduler and SequentialLR, with an interval for each
     scheduler. Schedulers that begin together multiply. One that begins later starts from the
-    optimizer's own rate. Between two the rate stays.
+    optimizer's own rate, and has no effect on the momentum before. Between two the rate stays.
     """
 
     def __init__(self, optimizer: Optimizer, phases: Sequence[LRPhase], task: Task) -> None:
-        rates = deepcopy([group["lr"] for group in optimizer.param_groups])
+        own_values = deepcopy([_select_scheduled(group) for group in optimizer.param_groups])
         schedulers = [_build(phase, task, optimizer) if phase.begin else None for phase in phases]
-        # Creating a scheduler sets the rate, which only those that begin with the run may do.
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        # Creating a scheduler sets the rate, and perhaps the momentum, which only those that begin
+        # with the run may do.
+        for group, values in zip(optimizer.param_groups, own_values, strict=True):
+            group.update(values)
         for index, phase in enumerate(phases):
             if not phase.begin:
                 schedulers[index] = _build(phase, task, optimizer)
@@ -139,6 +140,11 @@ class PhasedLR(LRScheduler):
         self.last_epoch = state_dict["last_epoch"]
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(state)
+
+
+def _select_scheduled(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an optimizer's group that schedulers set."""
+    return {key: group[key] for key in ("lr", "momentum", "betas") if key in group}
 
 
 def _build(phase: LRPhase, task: Task, optimizer: Optimizer) -> Any:

@@ -48,13 +48,16 @@ def find_unused_rate(optimization: Optimization) -> Iterator[Problem]:
 
 
 def find_unused_momentum(optimization: Optimization) -> Iterator[Problem]:
-    """Yield a problem for each scheduler that varies the momentum between bounds of its own, so that
-    the momentum of the optimizer or of a group has no effect."""
+    """Yield a problem for each scheduler that varies the momentum between bounds of its own, if all
+    do, so that the momentum of the optimizer or of a group has no effect."""
+    cycles = list(_list_momentum_cycles(optimization))
+    if len(cycles) < len(optimization.schedulers):
+        return
     for path, settings in _list_settings(optimization):
         # torch builds no Nesterov momentum without one.
         if "momentum" not in settings or settings.get("nesterov"):
             continue
-        for scheduler, entry in _list_momentum_cycles(optimization):
+        for scheduler, entry in cycles:
             yield Problem(
                 f"{path}.momentum",
                 f"has no effect with {entry.type}, which varies the momentum",

@@ -190,6 +190,38 @@ def test_list_equals_sequential_and_chained_schedulers_of_torch(written: Any, ma
     assert rates(scheduled(written, hooks={})) == by_hand(make, 21)
 
 
+class Betas(Hook):
+    """Keeps the first beta at each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_gradients(self, state: State) -> None:
+        assert state.optimizer is not None
+        self.seen.append(state.optimizer.param_groups[0]["betas"][0])
+
+
+def test_a_later_scheduler_of_a_list_does_not_set_the_momentum_before() -> None:
+    written: Any = [
+        {"type": "ConstantLR", "factor": 1.0, "end": "4 steps"},
+        {"type": "OneCycleLR", "max_lr": 0.1, "total_steps": 17},
+    ]
+    optimizer = {"type": "Adam", "lr": 0.1, "betas": [0.8, 0.999]}
+    betas = Betas()
+    loop, _ = loop_of(scheduled(written, optimizer=optimizer), more={"betas": betas})
+    list(loop.run())
+
+    by_hand_optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], betas=(0.8, 0.999))
+    cycle = lr_scheduler.OneCycleLR(by_hand_optimizer, max_lr=0.1, total_steps=17)
+    expected = [0.8] * 4
+    for _ in range(17):
+        expected.append(by_hand_optimizer.param_groups[0]["betas"][0])
+        by_hand_optimizer.step()
+        if cycle.last_epoch < 16:
+            cycle.step()
+    assert betas.seen == pytest.approx(expected)
+
+
 def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> None:
     """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which
     the rate stays."""

@@ -87,6 +87,14 @@ def test_rate_and_momentum_of_a_group_that_the_scheduler_replaces_are_refused(
     assert made.optimizer.arguments["groups"] == groups
 
 
+def test_a_momentum_counts_until_a_later_scheduler_varies_it() -> None:
+    later = [{"type": "ConstantLR", "end": "4 steps"}, {"type": "OneCycleLR", "max_lr": 0.1}]
+    made = described(
+        optimizer={"type": "SGD", "lr": 0.1, "momentum": 0.7}, scheduler=later, steps=9, epochs=None
+    )
+    assert made.optimizer.arguments["momentum"] == 0.7
+
+
 def test_a_group_may_differ_only_in_the_rate_that_the_scheduler_lists_for_it() -> None:
     groups = [{"match": "*bias", "lr_scale": 0.1}]
     made = described(
