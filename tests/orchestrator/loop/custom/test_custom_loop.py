@@ -397,7 +397,10 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     assert loop.runs[0].store
     name = loop.runs[0].store.resolve("last")
     assert loop.runs[0].store.load(name, "place.pt") == {"sum": sum(range(total))}
-    longer = loop_of(solves((), 99), tmp_path, steps=6)
+    # Another run continues from a copy, and not to the stop again.
+    copies = CheckpointStore(Storage(tmp_path / "longer"))
+    copies.copy_from(loop.runs[0].store, name)
+    longer = loop_of(solves((), 99), tmp_path / "longer", steps=6)
     longer.restore(name)
     list(longer.run())
     assert rows_of(longer) == ([5, 6] if end != "returns" or total in yields_at else [])

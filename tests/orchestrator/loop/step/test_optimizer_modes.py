@@ -165,7 +165,8 @@ def test_resume_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "interrupt"])
 def test_stopped_run_resumes_bit_for_bit(how: str, tmp_path: Path) -> None:
-    """Without the stop the optimizer would not change its mode there, which changes bits."""
+    """Without the stop the optimizer would not change its mode there, which changes bits. A run that
+    has stopped is continued by another one, from a copy of its checkpoint."""
     whole, losses, _ = trained(tmp_path / "whole")
     calls: list[int] = []
 
@@ -179,7 +180,14 @@ def test_stopped_run_resumes_bit_for_bit(how: str, tmp_path: Path) -> None:
     assert step < STEPS
     expected, _ = raw(1, max_steps=step)
     assert numbers(begun.state.module) == numbers(expected)
-    resumed, later_losses, _ = trained(tmp_path / "begun", restore=f"step-{step:08d}")
+    name = f"step-{step:08d}"
+    longer = tmp_path / "begun"
+    if how == "stop":
+        longer = tmp_path / "longer"
+        CheckpointStore(Storage(longer)).copy_from(
+            CheckpointStore(Storage(tmp_path / "begun")), name
+        )
+    resumed, later_losses, _ = trained(longer, restore=name)
     assert first_losses + later_losses == losses
     assert numbers(resumed.state.module) == numbers(whole.state.module)
 
