@@ -1,9 +1,12 @@
 """The loop of a task with hooks: each epoch in order. Runs in workers.
 
-`Loop._produce_reports` is an epoch: train, validate, decide whether to stop, save, report. The
-batches of a training phase are in `training.py`, what an evaluation computes in `evaluation.py`, and
-the passes over val and test in `inference.py`. What a run owns, such as its rows and reports, is in
-`training_run.py`, when a validation or a test is due in `hooked_run.py`, and when a checkpoint is
+`Loop._produce_reports` is an epoch: train, save what hooks have requested, such as the hook
+`checkpoint`, validate, decide whether to stop and save that, report. The stages between are in
+`hooks/position.py`.
+
+The batches of a training phase are in `training.py`, what an evaluation computes in `evaluation.py`,
+and the passes over val and test in `inference.py`. What a run owns, such as its rows and reports, is
+in `training_run.py`, when a validation or a test is due in `hooked_run.py`, and when a checkpoint is
 saved in `saving/run_checkpoints.py`; how a loop begins, ends and fails is in `base_loop.py`.
 """
 
@@ -121,8 +124,8 @@ class Loop(HookedLoop):
         return run.cursor.stage in (Stage.REPORTED, Stage.TRAIN) and not run.is_finished()
 
     def _finish_round(self, run: HookedRun) -> Generator[Report, None, bool]:
-        """Validate if it is due, decide whether to stop, save and report; return whether the run
-        continues.
+        """Save what hooks have requested, validate if it is due, decide whether to stop, and report;
+        return whether the run continues.
 
         If the run ends, its test phases follow.
         """
